@@ -50,9 +50,7 @@ std::vector<std::vector<at::Tensor>> rows_of_runs(const std::vector<at::Tensor>&
 at::Tensor gather_and_sum(const std::vector<at::Tensor>& partials, const SumTree& tree,
                           std::span<const LeafRange> runs, ProcessGroup& group, double scale) {
   const at::Tensor& any = partials.front();
-  std::size_t most = 0;
-  for (const LeafRange& run : runs) most = std::max(most, tree.subtrees(run).size());
-  const auto rows = static_cast<std::int64_t>(most);
+  const auto rows = static_cast<std::int64_t>(tree.most_subtrees(runs));
   const at::Tensor own = at::zeros({rows, any.numel()}, any.options());
   for (std::size_t i = 0; i < partials.size(); ++i) {
     own.select(0, static_cast<std::int64_t>(i)).copy_(partials[i]);
@@ -206,8 +204,7 @@ std::vector<at::Tensor> partial_memory(const SumTree& tree, std::span<const Leaf
                                        std::int64_t elements, const at::TensorOptions& options,
                                        ProcessGroup& group) {
   if (group.size() == 1 || !options.device().is_cpu()) return {};
-  std::size_t most = 0;
-  for (const LeafRange& run : runs) most = std::max(most, tree.subtrees(run).size());
+  const std::size_t most = tree.most_subtrees(runs);
   std::vector<at::Tensor> memory;
   for (std::size_t i = 0; i < most; ++i) {
     memory.push_back(group.empty({elements}, options.device(at::kCPU)));

@@ -125,6 +125,12 @@ std::vector<LeafRange> SumTree::subtrees(LeafRange run) const {
   return nodes;
 }
 
+std::size_t SumTree::most_subtrees(std::span<const LeafRange> runs) const {
+  std::size_t most = 0;
+  for (const LeafRange& run : runs) most = std::max(most, subtrees(run).size());
+  return most;
+}
+
 void SumTree::require_runs(std::span<const LeafRange> runs, const ErrorContext& caller) const {
   std::int64_t next = 0;
   for (const LeafRange& run : runs) {

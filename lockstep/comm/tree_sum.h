@@ -15,6 +15,7 @@
 // the pairs that are added decide the bits, and nothing else.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -51,6 +52,8 @@ class SumTree {
   bool are_siblings(LeafRange left, LeafRange right) const;
   // The largest nodes that together are the run, in order: at most two for each level of the tree.
   std::vector<LeafRange> subtrees(LeafRange run) const;
+  // The number of subtrees of the run that has the most.
+  std::size_t most_subtrees(std::span<const LeafRange> runs) const;
   // UsageError in the caller's context unless the runs are consecutive and together all leaves, and
   // none is empty.
   void require_runs(std::span<const LeafRange> runs, const ErrorContext& caller) const;

@@ -17,8 +17,9 @@ struct TrainerBatch {
   std::function<at::Tensor()> loss;
 };
 
-using TrainOn = std::function<void(const TrainerBatch&)>;
-// Calls the function with each batch of an epoch.
+// Returns whether to go on with the next batch.
+using TrainOn = std::function<bool(const TrainerBatch&)>;
+// Calls the function with each batch of an epoch, as long as it returns true.
 using RunBatches = std::function<void(const TrainOn&)>;
 
 // Returns the number of samples in a batch; -1 if its type does not tell.
@@ -69,10 +70,10 @@ LoaderBatches batches_in(Batches& batches) {
   return found;
 }
 
-// Calls body(batch, is_last) for each batch. `is_last` is true only for the epoch's last batch, and
-// only if the last step has fewer than batches_per_step batches. A batch that completes a full step
-// is used before the next one is drawn: the checkpoint after the step must hold the random numbers
-// for drawing the next batch.
+// Calls body(batch, is_last) for each batch, until it returns false. `is_last` is true only for the
+// epoch's last batch, and only if the last step has fewer than batches_per_step batches. A batch
+// that completes a full step is used before the next one is drawn: the checkpoint after the step
+// must hold the random numbers for drawing the next batch.
 template <class Batches, class Body>
 void for_each_batch(Batches& batches, std::int64_t batches_per_step, const Body& body) {
   auto next = batches.begin();
@@ -81,10 +82,10 @@ void for_each_batch(Batches& batches, std::int64_t batches_per_step, const Body&
     if (number % batches_per_step != 0) {
       auto batch = *next;  // an advanced iterator may reuse its batch
       ++next;
-      body(batch, !(next != end));
+      if (!body(batch, !(next != end))) return;
     } else {
       auto&& batch = *next;
-      body(batch, false);
+      if (!body(batch, false)) return;
       ++next;
     }
   }

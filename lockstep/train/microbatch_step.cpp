@@ -136,6 +136,9 @@ MicrobatchStep::MicrobatchStep(const TrainerOptions& options, ProcessGroup& grou
   refuse_norms_over_ranks_of(*module_, trainer_on(group_));
   shares_generator_ = replicas_ || (group_.size() > 1 && group_.backend() == "thread");
   if (shares_generator_) refuse_shared_random_numbers(*module_, trainer_on(group_));
+  if (options_.balance_load && group_.size() > 1 && options_.microbatches > group_.size()) {
+    meter_.emplace();
+  }
 }
 
 MicrobatchStep::~MicrobatchStep() = default;
@@ -185,7 +188,13 @@ void MicrobatchStep::renew() {
   }
   layout_.first_count = end;
   layout_.loss = end + static_cast<std::int64_t>(layout_.parameters.size());
-  if (!memory_.empty() && memory_.front().numel() == layout_.elements() &&
+  layout_.measured_ranks = meter_ ? group_.size() : 0;
+  renew_memory();
+}
+
+void MicrobatchStep::renew_memory() {
+  if (!memory_.empty() && memory_.size() >= tree_.most_subtrees(runs_of_ranks_) &&
+      memory_.front().numel() == layout_.elements() &&
       memory_.front().scalar_type() == layout_.parameters.front().scalar_type()) {
     return;
   }
@@ -286,9 +295,19 @@ void MicrobatchStep::add(std::function<at::Tensor()> loss, std::int64_t samples)
   ++added_;
   if (replicas_) {
     kept_.push_back(std::move(loss));
-  } else {
-    compute(workers_.front(), loss);
+    return;
   }
+  if (meter_) meter_->begin(LoadMeter::Activity::computing);
+  compute(workers_.front(), loss);
+  if (meter_) meter_->begin(LoadMeter::Activity::other);
+}
+
+void MicrobatchStep::begin_loop() {
+  if (meter_) meter_->forget_step();
+}
+
+void MicrobatchStep::set_waiting(bool waits) {
+  if (meter_) meter_->begin(waits ? LoadMeter::Activity::data : LoadMeter::Activity::other);
 }
 
 void MicrobatchStep::compute(Worker& worker, const std::function<at::Tensor()>& loss) {
@@ -357,6 +376,22 @@ void MicrobatchStep::add_gradients(const Worker& worker, const at::Tensor& loss,
   put(to.narrow(0, layout_.loss, 1), loss.defined() ? loss.reshape({1}) : loss);
 }
 
+// Returns this rank's load, with that of the present step: only whole global batches count, whose
+// microbatches are all of one size.
+RankLoad MicrobatchStep::load_of_step(const at::Tensor& partial) {
+  if (!partial.device().is_cpu()) {
+    meter_->begin(LoadMeter::Activity::computing);
+    partial[layout_.loss].item<double>();  // waits for the device
+  }
+  meter_->begin(LoadMeter::Activity::other);
+  if (samples_ == plan_.global_batch_size()) {
+    meter_->end_microbatches(planned_);
+  } else {
+    meter_->forget_step();
+  }
+  return meter_->load();
+}
+
 at::Tensor MicrobatchStep::sum_gradients(bool asks_to_leave) {
   std::vector<std::vector<at::Tensor>> partials;
   for (Worker& worker : workers_) {
@@ -364,9 +399,18 @@ at::Tensor MicrobatchStep::sum_gradients(bool asks_to_leave) {
       worker.sum.add([&](const at::Tensor& to, bool adds) { add_gradients(worker, {}, to, adds); });
     }
     partials.push_back(worker.sum.partials());
-    for (const at::Tensor& partial : partials.back()) partial[layout_.leaving()].zero_();
+    for (const at::Tensor& partial : partials.back()) {
+      partial.narrow(0, layout_.leaving(), layout_.elements() - layout_.leaving()).zero_();
+    }
   }
-  if (asks_to_leave) partials.front().front()[layout_.leaving()].fill_(1);
+  const at::Tensor& first = partials.front().front();
+  if (asks_to_leave) first[layout_.leaving()].fill_(1);
+  if (meter_) {
+    const RankLoad load = load_of_step(first);
+    first.narrow(0, layout_.load_of(group_.rank()), GradientLayout::kNumbersOfLoad)
+        .copy_(at::tensor({load.computing, load.data, load.exchange}));
+    meter_->begin(LoadMeter::Activity::exchange);
+  }
   const double scale = is_mean() ? 1.0 / static_cast<double>(samples_) : 1;
   if (group_.size() == 1) return sum_of_runs(partials, tree_, runs_of_workers_, scale);
   return tree_all_reduce(partials.front(), tree_, runs_of_ranks_, group_, scale, memory_);
@@ -383,6 +427,32 @@ void MicrobatchStep::set_gradients(const at::Tensor& sum) {
     if (count[i] > 0) parameter.mutable_grad() = part_like(sum, layout_.offsets[i], parameter);
   }
   all_leave_ = count[layout_.leaving() - layout_.first_count] > 0;
+  if (meter_ && meter_->is_due()) {
+    meter_->clear();
+    loads_ = loads_in(count);
+    better_runs_ = better_runs(runs_of_ranks_, loads_).value_or(std::vector<LeafRange>());
+  }
+}
+
+// The loads were divided by the samples, as the gradients.
+std::vector<RankLoad> MicrobatchStep::loads_in(const float* counts) const {
+  const double scale = is_mean() ? static_cast<double>(samples_) : 1;
+  std::vector<RankLoad> loads;
+  for (int rank = 0; rank < group_.size(); ++rank) {
+    const float* const numbers = counts + (layout_.load_of(rank) - layout_.first_count);
+    loads.push_back({.computing = numbers[0] * scale,
+                     .data = numbers[1] * scale,
+                     .exchange = numbers[2] * scale});
+  }
+  return loads;
+}
+
+std::optional<std::string> MicrobatchStep::change_shares() {
+  if (better_runs_.empty()) return std::nullopt;
+  runs_of_ranks_ = std::exchange(better_runs_, {});
+  workers_.clear();
+  renew_memory();
+  return load_text(runs_of_ranks_, loads_);
 }
 
 void MicrobatchStep::share_buffers() {
@@ -392,6 +462,7 @@ void MicrobatchStep::share_buffers() {
 }
 
 void MicrobatchStep::abandon() {
+  if (meter_) meter_->forget_step();
   added_ = planned_;
   if (std::exchange(is_open_, false)) copy_all(buffers_, first_buffers_);
 }
@@ -409,6 +480,10 @@ at::Tensor MicrobatchStep::finish(bool asks_to_leave) {
   }
   const at::Tensor sum = sum_gradients(asks_to_leave);
   share_buffers();
+  if (meter_) {
+    meter_->begin(LoadMeter::Activity::other);
+    meter_->end_exchange();
+  }
   is_open_ = false;
   set_gradients(sum);
   if (options_.check_finite) check_finite_gradients(*module_);

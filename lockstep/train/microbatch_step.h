@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -20,21 +21,26 @@
 #include "lockstep/data/microbatch_plan.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
+#include "lockstep/train/load_balance.h"
 #include "lockstep/train/trainer_options.h"
 
 namespace lockstep {
 
 // Where the gradients of the trained parameters lie in a flat tensor. Behind them are, for each
-// parameter, the number of microbatches that gave it a gradient, then the sum of the losses, and
-// the number of ranks that ask to leave.
+// parameter, the number of microbatches that gave it a gradient, then the sum of the losses, the
+// number of ranks that ask to leave, and with .balance_load the load of each rank.
 struct GradientLayout {
+  static constexpr std::int64_t kNumbersOfLoad = 3;
+
   std::vector<at::Tensor> parameters;
   std::vector<std::int64_t> offsets;
   std::int64_t first_count = 0;
   std::int64_t loss = 0;
+  std::int64_t measured_ranks = 0;
 
   std::int64_t leaving() const { return loss + 1; }
-  std::int64_t elements() const { return loss + 2; }
+  std::int64_t load_of(int rank) const { return loss + 2 + rank * kNumbersOfLoad; }
+  std::int64_t elements() const { return loss + 2 + measured_ranks * kNumbersOfLoad; }
 };
 
 // Runs the microbatches of this process: one after another, or with replicas several at once.
@@ -68,6 +74,11 @@ class MicrobatchStep {
   void add(std::function<at::Tensor()> loss, std::int64_t samples);
   // Whether add() has had all microbatches of this rank that have samples.
   bool is_complete() const { return added_ == planned_; }
+  // With .balance_load, it measures waits for batches. A loop over them begins; what was before it
+  // does not count.
+  void begin_loop();
+  // Whether the loop waits for this rank's next batch from now on.
+  void set_waiting(bool waits);
   // Ends a step without its result, and gives the module the buffers that it had before.
   void abandon();
   // The samples of all ranks in the step, and of this rank.
@@ -81,6 +92,10 @@ class MicrobatchStep {
   at::Tensor finish(bool asks_to_leave);
   // Whether a rank asked to leave in the last finish(); the same on every rank.
   bool all_leave() const { return all_leave_; }
+  // Collective, between steps. Gives the ranks other shares of the microbatches if the last
+  // finish() has shown that they are clearly better; the same on every rank. Then plan_for()
+  // returns another plan. Returns a line about it; nullopt if the shares stay.
+  std::optional<std::string> change_shares();
 
  private:
   // What computes microbatches: the module, or a replica of it.
@@ -95,8 +110,11 @@ class MicrobatchStep {
   // `loss`: the weighted loss, undefined if the microbatch is empty.
   void add_gradients(const Worker& worker, const at::Tensor& loss, const at::Tensor& to,
                      bool adds) const;
+  RankLoad load_of_step(const at::Tensor& partial);
   at::Tensor sum_gradients(bool asks_to_leave);
   void set_gradients(const at::Tensor& sum);
+  std::vector<RankLoad> loads_in(const float* counts) const;
+  void renew_memory();
   void share_buffers();
 
   const TrainerOptions& options_;
@@ -113,6 +131,9 @@ class MicrobatchStep {
   std::vector<at::Tensor> buffers_;  // the module's
   std::vector<at::Tensor> memory_;   // of the partial sums, if there are several ranks
   std::vector<Worker> workers_;
+  std::optional<LoadMeter> meter_;      // with .balance_load, if there is something to move
+  std::vector<LeafRange> better_runs_;  // from finish() to change_shares(); empty if there are none
+  std::vector<RankLoad> loads_;         // what they follow from
 
   // Of the present step.
   std::int64_t seed_ = 0;

@@ -46,6 +46,7 @@ std::vector<OptionRule> rules_for(const TrainerOptions& options, const ProcessGr
   const double ema_decay = options.ema_decay.value_or(0);
   const std::int64_t microbatches = options.microbatches;
   const bool parted = microbatches > 0;
+  const bool balances = options.balance_load;
   const std::int64_t every = options.checkpoints ? options.checkpoints->every_steps : 0;
   return {
       {options.epochs < 1, fmt::format("{} epochs", options.epochs), "train for at least 1"},
@@ -115,6 +116,15 @@ std::vector<OptionRule> rules_for(const TrainerOptions& options, const ProcessGr
        "use bfloat16, which needs no scaling"},
       {!parted && options.loss_reduction == LossReduction::sum,
        "a sum of losses would become the mean over the ranks' sums", "set .microbatches"},
+      {balances && !parted, "balance_load moves microbatches from rank to rank",
+       "set .microbatches, or leave balance_load off"},
+      {balances && data_parallel,
+       "balance_load moves microbatches from rank to rank, and replicas share them equally",
+       "use TrainingMode::distributed, or leave balance_load off"},
+      {balances && !most_ranks && group.size() > 1 && microbatches == group.size(),
+       fmt::format("each of {} ranks has 1 microbatch, of which balance_load can move none",
+                   group.size()),
+       "raise .microbatches, or leave balance_load off"},
       {options.amp == at::kHalf && options.check_finite,
        "training in float16 skips steps that overflow", "leave out check_finite"},
   };
@@ -163,6 +173,7 @@ void add_options(Lines& lines, const TrainerOptions& options) {
   add("epochs", options.epochs);
   add("accumulation_steps", options.accumulation_steps);
   add("microbatches", options.microbatches);
+  add("balance_load", options.balance_load);
   add("loss_reduction", options.loss_reduction == LossReduction::mean ? "mean" : "sum");
   add("max_grad_norm", optional_text(options.max_grad_norm));
   add("amp", options.amp ? c10::toString(*options.amp) : "none");
@@ -305,7 +316,15 @@ void check_elastic(const ProcessGroup& group, const TrainerOptions& options, boo
   }
 }
 
-void check_fit(const ProcessGroup& group, const TrainerOptions& options, const FitOptions& fit) {
+void check_fit(const ProcessGroup& group, const TrainerOptions& options, const FitOptions& fit,
+               bool can_begin_again) {
+  if (options.balance_load && !can_begin_again) {
+    throw UsageError(
+        trainer_on(group),
+        "balance_load deals the rest of an epoch anew, and a loop over libtorch's data "
+        "loader cannot begin again while its workers load",
+        "use a DataLoader, a MemoryLoader, or no workers");
+  }
   if (const char* const option = option_of_evaluation(options);
       option != nullptr && !fit.evaluate) {
     throw UsageError(trainer_on(group), fmt::format("{} needs the function evaluate", option),

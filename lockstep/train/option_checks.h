@@ -30,8 +30,10 @@ TrainerOptions resolved(TrainerOptions options, const ProcessGroup& group,
 // whether a loop over the batches can begin again after it was left early.
 void check_elastic(const ProcessGroup& group, const TrainerOptions& options, bool can_begin_again);
 
-// UsageError if fit() lacks the function that an option needs, or has a null callback.
-void check_fit(const ProcessGroup& group, const TrainerOptions& options, const FitOptions& fit);
+// UsageError if fit() lacks the function that an option needs, or has a null callback, or if an
+// option needs a loop that can begin again after it was left early and this one cannot.
+void check_fit(const ProcessGroup& group, const TrainerOptions& options, const FitOptions& fit,
+               bool can_begin_again);
 
 // Collective. UsageError on every rank if the options, optimizers, scalers, samplers or callbacks
 // of the ranks differ. The error names the first difference, both values and the ranks.

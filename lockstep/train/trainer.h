@@ -120,13 +120,14 @@ class Trainer : public TrainerCore {
                         "loss.item<float>(), and not nothing");
           if constexpr (kTensor) {
             const std::int64_t samples = detail::samples_in(batch);
-            if (keeps_batches) {
-              train_on({samples, is_last, [&loss, this, kept = batch]() mutable -> at::Tensor {
-                          return loss(model_, kept);
-                        }});
-            } else {
-              train_on({samples, is_last, [&] { return loss(model_, batch); }});
+            if (!keeps_batches) {
+              return train_on({samples, is_last, [&] { return loss(model_, batch); }});
             }
+            return train_on({samples, is_last, [&loss, this, kept = batch]() mutable -> at::Tensor {
+                               return loss(model_, kept);
+                             }});
+          } else {
+            return false;
           }
         });
       };

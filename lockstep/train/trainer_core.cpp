@@ -114,7 +114,7 @@ void TrainerCore::average_with(WeightAverage& average) {
 std::vector<EpochSummary> TrainerCore::run_epochs(const detail::RunBatches& run_batches,
                                                   const detail::LoaderBatches& batches,
                                                   const FitOptions& fit) {
-  check_fit(*group_, options_, fit);
+  check_fit(*group_, options_, fit, batches.can_begin_again);
   if (elastic_) {
     ElasticTraining::require_first(*group_);
     check_elastic(*group_, options_, batches.can_begin_again);
@@ -376,17 +376,24 @@ EpochSummary TrainerCore::run_epoch(const detail::RunBatches& run_batches, const
                                     bool resumed) {
   TrainerEpoch epoch(*progress_, options_, fit.sampler, *group_);
   std::int64_t to_skip = progress_->batches;  // the checkpoint includes them
+  bool dealt_anew = false;                    // the rest of the epoch was, so a new loop begins
   const auto train_on_batch = [&](const detail::TrainerBatch& batch) {
     if (to_skip > 0) {
       --to_skip;
     } else if (plan_) {
-      train_on_microbatch(batch, epoch, fit);
+      dealt_anew = train_on_microbatch(batch, epoch, fit);
     } else {
       train_on(batch, epoch, fit);
     }
+    return !dealt_anew;
   };
   // After the loss of a rank during the evaluation, no samples are left.
-  if (!plan_ || !epoch.has_all_samples()) run_batches(train_on_batch);
+  bool has_batches = !plan_ || !epoch.has_all_samples();
+  while (has_batches) {
+    if (plan_) microbatches_->begin_loop();
+    run_batches(train_on_batch);
+    has_batches = std::exchange(dealt_anew, false) && !epoch.has_all_samples();
+  }
   if (plan_ && !microbatches_->is_complete()) finish_microbatches(epoch, fit);  // throws
   // A rank may have no samples of the last global batch.
   while (plan_ && !epoch.has_all_samples()) {
@@ -485,16 +492,21 @@ void TrainerCore::begin_microbatches(TrainerEpoch& epoch, const FitOptions& fit)
   epoch.count_batch(microbatches_->own_samples(), samples);
 }
 
-void TrainerCore::train_on_microbatch(const detail::TrainerBatch& batch, TrainerEpoch& epoch,
+// Returns whether the rest of the epoch was dealt anew.
+bool TrainerCore::train_on_microbatch(const detail::TrainerBatch& batch, TrainerEpoch& epoch,
                                       const FitOptions& fit) {
+  microbatches_->set_waiting(false);
   const TracedSpan span("batch", epoch.batches());
   require_size(batch, fit.sampler);
   if (microbatches_->is_complete()) begin_microbatches(epoch, fit);
   microbatches_->add(batch.loss, batch.samples);
-  if (microbatches_->is_complete()) finish_microbatches(epoch, fit);
+  const bool dealt_anew = microbatches_->is_complete() && finish_microbatches(epoch, fit);
+  microbatches_->set_waiting(true);
+  return dealt_anew;
 }
 
-void TrainerCore::finish_microbatches(TrainerEpoch& epoch, const FitOptions& fit) {
+// Returns whether the rest of the epoch was dealt anew.
+bool TrainerCore::finish_microbatches(TrainerEpoch& epoch, const FitOptions& fit) {
   if (!microbatches_->is_complete()) {
     throw UsageError(trainer_on(*group_), epoch.where() + " got fewer batches than microbatches",
                      "make the loader with the sampler that fit() gets");
@@ -512,9 +524,23 @@ void TrainerCore::finish_microbatches(TrainerEpoch& epoch, const FitOptions& fit
     throw OutOfSync(within_step(error, epoch.where(), *group_));
   }
   if (lines_) lines_->step([&] { return epoch.where(); }, loss);
-  if (!elastic_) return;
-  elastic_->note_steps(progress_->steps);
-  if (microbatches_->all_leave()) ElasticTraining::leave();
+  if (elastic_) {
+    elastic_->note_steps(progress_->steps);
+    if (microbatches_->all_leave()) ElasticTraining::leave();
+  }
+  return change_shares(epoch, fit);
+}
+
+// Deals the rest of the epoch anew if other shares are better. Returns whether it was.
+bool TrainerCore::change_shares(const TrainerEpoch& epoch, const FitOptions& fit) {
+  const auto line = microbatches_->change_shares();
+  if (!line) return false;
+  options_.log(fmt::format("{}: {}", epoch.where(), *line));
+  if (!epoch.has_all_samples()) {
+    fit.sampler->resume(fit.sampler->cursor_after(progress_->samples));
+  }
+  deal_microbatches(fit.sampler);
+  return true;
 }
 
 void TrainerCore::finish_step(const at::Tensor& loss, const detail::TrainerBatch& batch,

@@ -205,9 +205,10 @@ class TrainerCore {
   void train_on(const detail::TrainerBatch& batch, TrainerEpoch& epoch, const FitOptions& fit);
   void deal_microbatches(EpochSampler* sampler);
   void begin_microbatches(TrainerEpoch& epoch, const FitOptions& fit);
-  void train_on_microbatch(const detail::TrainerBatch& batch, TrainerEpoch& epoch,
+  bool train_on_microbatch(const detail::TrainerBatch& batch, TrainerEpoch& epoch,
                            const FitOptions& fit);
-  void finish_microbatches(TrainerEpoch& epoch, const FitOptions& fit);
+  bool finish_microbatches(TrainerEpoch& epoch, const FitOptions& fit);
+  bool change_shares(const TrainerEpoch& epoch, const FitOptions& fit);
   void finish_step(const at::Tensor& loss, const detail::TrainerBatch& batch, TrainerEpoch& epoch,
                    const FitOptions& fit);
   void require_size(const detail::TrainerBatch& batch, const EpochSampler* sampler) const;

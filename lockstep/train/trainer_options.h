@@ -88,6 +88,13 @@ struct TrainerOptions {
   // function at once. Communication hooks are not called. Gradients share memory that the next step
   // overwrites.
   std::int64_t microbatches = 0;
+  // With .microbatches, if distributed in a group of several ranks: the number of microbatches that
+  // a rank computes follows its speed, which changes no bit. Every 16 whole steps, the ranks
+  // compare how long a microbatch takes on each, and move some if the slowest rank then ends at
+  // least 5 % sooner; `log` gets a line that names it. Each rank keeps at least one. The loop over
+  // the batches is then left and begun again, so batches that a loader has loaded in advance are
+  // dropped (docs/determinism.md). Has no effect in a group of one.
+  bool balance_load = false;
   LossReduction loss_reduction = LossReduction::mean;
   // The largest norm of all gradients together; they are clipped to it before each step.
   std::optional<double> max_grad_norm = {};

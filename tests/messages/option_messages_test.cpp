@@ -107,7 +107,13 @@ TEST(OptionMessages, OptionsOfMicrobatches) {
         "a mean of buffers depends on the number of ranks, and with microbatches their buffers are "
         "equal; leave .evaluation_buffers at of_rank_0"},
        {with({.amp = at::kHalf}),
-        "microbatches cannot be trained in float16; use bfloat16, which needs no scaling"}});
+        "microbatches cannot be trained in float16; use bfloat16, which needs no scaling"},
+       {with({.mode = TrainingMode::data_parallel, .balance_load = true}),
+        "balance_load moves microbatches from rank to rank, and replicas share them equally; use "
+        "TrainingMode::distributed, or leave balance_load off"},
+       {[&] { resolved({.balance_load = true}, *group); },
+        "balance_load moves microbatches from rank to rank; set .microbatches, or leave "
+        "balance_load off"}});
 }
 
 TEST(OptionMessages, OptionsOfElasticJobs) {
@@ -150,12 +156,15 @@ TEST(OptionMessages, OptionsThatNeedAnotherNumberOfRanks) {
   EXPECT_EQ(message({.microbatches = 1}),
             "[Trainer] rank 0 of 2: 1 microbatches cannot be divided among 2 ranks; give at least "
             "one for each rank");
+  EXPECT_EQ(message({.microbatches = 2, .balance_load = true}),
+            "[Trainer] rank 0 of 2: each of 2 ranks has 1 microbatch, of which balance_load can "
+            "move none; raise .microbatches, or leave balance_load off");
 }
 
 TEST(OptionMessages, EvaluationsThatDecide) {
   const auto group = make_self_group();
   const auto fit = [&](const TrainerOptions& options, const FitOptions& given) {
-    return [=] { check_fit(*group, options, given); };
+    return [=] { check_fit(*group, options, given, /*can_begin_again=*/true); };
   };
   const auto watch = [&](const Metrics& metrics, const WatchedMetric& watched = {}) {
     return [=] { watched_metric(metrics, {.watch = watched, .patience = 1}, trainer_on(*group)); };
