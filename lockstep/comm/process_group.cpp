@@ -118,6 +118,10 @@ at::Tensor ProcessGroup::common_memory(at::IntArrayRef sizes, const at::TensorOp
   return backend_->common_memory(sizes, options);
 }
 
+bool ProcessGroup::has_ended(int rank) const {
+  return backend_->has_ended(rank);
+}
+
 ArgumentChecks ProcessGroup::checks_of(std::string_view operation) const {
   return {*backend_, membership_, device(), operation};
 }

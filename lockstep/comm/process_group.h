@@ -183,6 +183,9 @@ class ProcessGroup final : public std::enable_shared_from_this<ProcessGroup> {
   // all of them have. Otherwise like empty(). Undefined on every rank, without a call, in groups
   // that share no memory between processes. For calls of the group it is ordinary memory.
   at::Tensor common_memory(at::IntArrayRef sizes, const at::TensorOptions& options);
+  // Whether a rank stores nothing in such memory any more: its process has ended, or it has
+  // destroyed the group. Always false in groups that share no memory between processes.
+  bool has_ended(int rank) const;
   // Adds to bytes_sent() what the caller has moved through symmetric memory.
   void count_sent(std::int64_t bytes) { bytes_sent_ += static_cast<std::uint64_t>(bytes); }
   // The backend that init_process_group() was asked for, maybe "auto".

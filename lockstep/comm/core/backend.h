@@ -44,6 +44,8 @@ class Backend {
 
   // See ProcessGroup::common_memory.
   virtual at::Tensor common_memory(at::IntArrayRef, const at::TensorOptions&) { return {}; }
+  // See ProcessGroup::has_ended.
+  virtual bool has_ended(int /*rank*/) const { return false; }
 
   // Joins the ranks of the membership, all of them ranks of this group. The name distinguishes the
   // new group from this group's other subgroups; its store already keeps their keys apart.

@@ -159,6 +159,10 @@ at::Tensor Engine::make_common_tensor(at::IntArrayRef sizes, const at::TensorOpt
                        [&] { return peers_->new_common_tensor(sizes, options); });
 }
 
+bool Engine::has_ended(int rank) const {
+  return !peers_->pids().empty() && peers_->state(rank) != Peers::State::here;
+}
+
 template <class Make>
 at::Tensor Engine::make_together(at::IntArrayRef sizes, const at::TensorOptions& options,
                                  const Deadline& deadline, const Make& make) {

@@ -48,6 +48,8 @@ class Engine final : public TaskEngine {
   at::Tensor make_common_tensor(at::IntArrayRef sizes, const at::TensorOptions& options,
                                 const Deadline& deadline);
 
+  // See ProcessGroup::has_ended.
+  bool has_ended(int rank) const;
   // See ProcessGroup::own_share.
   ElementRange own_share(const at::Tensor& tensor);
   // See ProcessGroup::symmetric_memory.

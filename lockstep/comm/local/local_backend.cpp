@@ -155,6 +155,7 @@ class LocalBackend final : public Backend {
   at::Tensor common_memory(at::IntArrayRef sizes, const at::TensorOptions& options) override {
     return engine_->make_common_tensor(sizes, options, Deadline::after(options_.timeout));
   }
+  bool has_ended(int rank) const override { return engine_->has_ended(rank); }
 
   std::shared_ptr<Backend> split(const std::string& name, Membership membership) override {
     return subgroup_(name, std::move(membership), options_);
