@@ -58,20 +58,22 @@ struct AdamAlgorithm {
   static void update(torch::optim::Optimizer& optimizer, const DenseParameter& parameter,
                      const Options& options, double gradient_factor) {
     State& state = state_of<State>(optimizer, parameter.parameter());
-    parameter.fit(state.exp_avg());
-    parameter.fit(state.exp_avg_sq());
+    parameter.fit(state.exp_avg(), 0);
+    parameter.fit(state.exp_avg_sq(), 1);
     AdamMemory memory{.parameter = parameter.values().data_ptr(),
-                      .gradient = parameter.gradient().data_ptr(),
+                      .gradient = nullptr,
                       .exp_avg = state.exp_avg().data_ptr(),
                       .exp_avg_sq = state.exp_avg_sq().data_ptr(),
                       .max_exp_avg_sq = nullptr};
     if (options.amsgrad()) {
-      parameter.fit(state.max_exp_avg_sq());
+      parameter.fit(state.max_exp_avg_sq(), 2);
       memory.max_exp_avg_sq = state.max_exp_avg_sq().data_ptr();
     }
     const AdamConstants constants = constants_of(options, ++state.step(), gradient_factor);
-    update_in_parallel(parameter, [&](std::int64_t begin, std::int64_t end) {
-      update_adam(memory, begin, end, parameter.values().scalar_type(), constants);
+    update_in_parallel(parameter, [&](std::int64_t begin, std::int64_t end, const void* gradient) {
+      AdamMemory part = memory;
+      part.gradient = gradient;
+      update_adam(part, begin, end, parameter.values().scalar_type(), constants);
     });
   }
 
@@ -83,14 +85,14 @@ struct AdamAlgorithm {
     for (const DenseParameter& parameter : parameters) {
       State& state = state_of<State>(optimizer, parameter.parameter());
       AdamTensors& tensors = tensors_at[++state.step()];
-      parameter.fit(state.exp_avg());
-      parameter.fit(state.exp_avg_sq());
+      parameter.fit(state.exp_avg(), 0);
+      parameter.fit(state.exp_avg_sq(), 1);
       tensors.values.push_back(parameter.values());
       tensors.gradients.push_back(parameter.gradient());
       tensors.exp_avgs.push_back(state.exp_avg());
       tensors.exp_avg_sqs.push_back(state.exp_avg_sq());
       if (!options.amsgrad()) continue;
-      parameter.fit(state.max_exp_avg_sq());
+      parameter.fit(state.max_exp_avg_sq(), 2);
       tensors.max_exp_avg_sqs.push_back(state.max_exp_avg_sq());
     }
     for (const auto& [step, tensors] : tensors_at) {
@@ -103,6 +105,7 @@ struct AdamAlgorithm {
     }
   }
 
+  static int kinds(const Options& options) { return options.amsgrad() ? 3 : 2; }
   static std::vector<at::Tensor*> tensors(State& state) {
     return {&state.exp_avg(), &state.exp_avg_sq(), &state.max_exp_avg_sq()};
   }

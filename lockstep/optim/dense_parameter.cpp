@@ -72,7 +72,17 @@ DenseParameter::DenseParameter(const at::Tensor& parameter, ElementRange part,
   gradient_ = in_memory_order(gradient_).narrow(0, part.begin, part.count);
 }
 
-void DenseParameter::fit(at::Tensor& state) const {
+DenseParameter::DenseParameter(const LoggedPart& logged)
+    : parameter_(logged.part->parameter),
+      values_(logged.part->values),
+      logged_(logged),
+      is_part_(true) {}
+
+void DenseParameter::fit(at::Tensor& state, std::size_t kind) const {
+  if (is_logged()) {
+    state = logged_.part->state[kind];
+    return;
+  }
   const at::ScalarType type = state_type(values_.scalar_type());
   if (!state.defined()) {
     state = at::zeros_like(values_, values_.options().dtype(type));

@@ -8,6 +8,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "lockstep/optim/update_log.h"
 #include "lockstep/tensor/piece.h"
 
 namespace lockstep::optim {
@@ -24,6 +25,13 @@ struct OtherRanks {
   std::span<std::byte* const> copies = {};
 };
 
+// A part of a parameter of which the ranks of the host have one copy.
+struct LoggedPart {
+  UpdateLog* log = nullptr;
+  const UpdateLog::Part* part = nullptr;
+  bool averages = false;  // as in UpdateLog::update
+};
+
 // Lives for one update. Must be made and used without gradient mode. The parameter must have a
 // strided gradient of its own type, and stay alive.
 class DenseParameter {
@@ -32,21 +40,33 @@ class DenseParameter {
   // A part of a parameter without gaps, as if it were a parameter of one dimension. The caller owns
   // the lists.
   DenseParameter(const at::Tensor& parameter, ElementRange part, const OtherRanks& others = {});
+  // The log has the part's values, gradients and state.
+  explicit DenseParameter(const LoggedPart& logged);
 
   const at::Tensor& parameter() const { return parameter_; }
   // The parameter itself, its part, or a copy without gaps between its elements.
   const at::Tensor& values() const { return values_; }
-  // The gradient itself, or a copy in the order of the values.
+  // The gradient itself, or a copy in the order of the values. Undefined if the part is logged.
   const at::Tensor& gradient() const { return gradient_; }
+  const void* gradient_from(std::int64_t element) const {
+    return static_cast<const std::byte*>(gradient_.data_ptr()) + element * gradient_.element_size();
+  }
   bool has_other_ranks() const { return !others_.gradients.empty() || !others_.copies.empty(); }
   // The elements from begin to end of gradient() become the ranks' mean, if it is not that already.
   void average_gradients(std::int64_t begin, std::int64_t end) const;
   // Stores values() from begin to end in the copies. Others see them after finish_streaming().
   void store_copies(std::int64_t begin, std::int64_t end) const;
 
-  // Gives a tensor of state the order of the values and the type that they are computed in:
-  // unchanged if it has both, zeros if it is undefined, a copy otherwise, as for what was loaded.
-  void fit(at::Tensor& state) const;
+  bool is_logged() const { return logged_.log != nullptr; }
+  // For a logged part.
+  void update_blocks(UpdateLog::UpdateBlock update) const {
+    logged_.log->update(*logged_.part, logged_.averages, update);
+  }
+
+  // Gives a tensor of state, the one of this kind, the order of the values and the type that they
+  // are computed in: unchanged if it has both, zeros if it is undefined, a copy otherwise, as for
+  // what was loaded. For a logged part, it becomes the log's.
+  void fit(at::Tensor& state, std::size_t kind) const;
 
   // After values() has been overwritten: the parameter has these values, and autograd knows that it
   // has changed. For a part, FlatParameters tells it at the end, equally often on every rank.
@@ -57,7 +77,8 @@ class DenseParameter {
   at::Tensor values_;
   at::Tensor gradient_;
   OtherRanks others_;
-  bool is_copy_;
+  LoggedPart logged_;
+  bool is_copy_ = false;
   bool is_part_ = false;
 };
 

@@ -143,33 +143,44 @@ void FlatParameters::add_bucket(const PlannedBucket& plan, const Bucket* gradien
   bucket.share = share_of_rank(plan, first.element_size(), group_.rank(), group_.size());
   bucket.elements = bucket.share.count * group_.size();
   bucket.options = first.options();
-  if (!has_one_copy(first)) {
+  have_one_copy_ = has_one_copy(first);
+  if (!have_one_copy_) {
     bucket.memory = group_.empty({bucket.elements}, bucket.options);
     bucket.memory.zero_();
     move_members(bucket);
   }
-  add_own_parts(bucket, gradients);
+  add_parts(bucket, plan, gradients);
   buckets_.push_back(std::move(bucket));
 }
 
-void FlatParameters::add_own_parts(FlatBucket& bucket, const Bucket* gradients) {
+void FlatParameters::add_parts(FlatBucket& bucket, const PlannedBucket& plan,
+                               const Bucket* gradients) {
   std::vector<std::byte*> copies;
   if (bucket.memory.defined()) copies = group_.symmetric_memory(bucket.memory);
   std::vector<std::byte*> reduced_from;
-  if (gradients != nullptr) reduced_from = group_.symmetric_memory(gradients->flat());
+  if (gradients != nullptr) {
+    bucket.gradients = gradients->flat();
+    reduced_from = group_.symmetric_memory(bucket.gradients);
+  }
   reaches_gradients_ = reaches_gradients_ && !reduced_from.empty();
   bucket.is_mapped = !copies.empty() || !bucket.memory.defined();
   any_is_mapped_ = any_is_mapped_ || bucket.is_mapped;
   if (!copies.empty()) copies.erase(copies.begin() + group_.rank());
-  for (const auto& [number, offset] : bucket.members) {
-    const at::Tensor& parameter = parameters_[number];
-    const ElementRange part = overlap({offset, parameter.numel()}, bucket.share);
-    if (part.count == 0) continue;
-    auto& own = bucket.own_parts.emplace_back(
-        ParameterPart{number, parameter, {part.begin - offset, part.count}, copies, reduced_from});
-    const std::int64_t bytes_before = part.begin * parameter.element_size();
-    for (std::byte*& copy : own.copies) copy += bytes_before;
-    for (std::byte*& gradient : own.gradients) gradient += bytes_before;
+  bucket.parts.resize(static_cast<std::size_t>(group_.size()));
+  for (int rank = 0; rank < group_.size(); ++rank) {
+    if (rank != group_.rank() && !have_one_copy_) continue;
+    const ElementRange share = share_of_rank(
+        plan, static_cast<std::int64_t>(bucket.options.dtype().itemsize()), rank, group_.size());
+    for (const auto& [number, offset] : bucket.members) {
+      const at::Tensor& parameter = parameters_[number];
+      const ElementRange part = overlap({offset, parameter.numel()}, share);
+      if (part.count == 0) continue;
+      auto& added = bucket.parts[static_cast<std::size_t>(rank)].emplace_back(ParameterPart{
+          number, parameter, {part.begin - offset, part.count}, copies, reduced_from});
+      const std::int64_t bytes_before = part.begin * parameter.element_size();
+      for (std::byte*& copy : added.copies) copy += bytes_before;
+      for (std::byte*& gradient : added.gradients) gradient += bytes_before;
+    }
   }
 }
 
@@ -233,7 +244,8 @@ void FlatParameters::begin_update(bool averages) {
 }
 
 void FlatParameters::exchange(std::size_t bucket) {
-  const auto& [memory, options, elements, share, is_mapped, members, own_parts] = buckets_[bucket];
+  const auto& [memory, options, elements, share, is_mapped, members, parts, gradients] =
+      buckets_[bucket];
   if (is_mapped) {
     const int passes = (averages_ ? 1 : 0) + (memory.defined() ? 1 : 0);  // gradients and values
     const auto element_size = static_cast<std::int64_t>(options.dtype().itemsize());
@@ -267,7 +279,7 @@ void FlatParameters::leave_shared_memory() {
       for (const Member& member : bucket.members) leave_one_copy(parameters_[member.number]);
     }
     bucket.is_mapped = false;
-    for (ParameterPart& part : bucket.own_parts) {
+    for (ParameterPart& part : bucket.parts[static_cast<std::size_t>(group_.rank())]) {
       part.copies.clear();
       part.gradients.clear();
     }

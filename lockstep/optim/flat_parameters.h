@@ -48,11 +48,19 @@ class FlatParameters {
                  const GradientBuckets* gradients);
 
   std::size_t parameters() const { return parameters_.size(); }
+  const at::Tensor& parameter(std::size_t number) const { return parameters_[number]; }
   std::size_t buckets() const { return buckets_.size(); }
   // What this rank owns of a bucket.
   const std::vector<ParameterPart>& own_parts(std::size_t bucket) const {
-    return buckets_[bucket].own_parts;
+    return parts(bucket, group_.rank());
   }
+  // What a rank owns of a bucket. Known of other ranks only if the parameters have one copy.
+  const std::vector<ParameterPart>& parts(std::size_t bucket, int rank) const {
+    return buckets_[bucket].parts[static_cast<std::size_t>(rank)];
+  }
+
+  // Whether the parameters have one copy on this host.
+  bool have_one_copy() const { return have_one_copy_; }
 
   // Whether every gradient in the buckets is one of a parameter here, and can be reached on every
   // rank.
@@ -68,6 +76,8 @@ class FlatParameters {
   // `averages`: whether the update averages gradients, for bytes_sent(). UsageError on every rank,
   // and nothing has been stored, if ranks have begun different updates.
   void begin_update(bool averages);
+  // How many updates have begun on this rank.
+  std::int64_t updates() const { return updates_; }
   void exchange(std::size_t bucket);
   void end_update();
   // After an update that failed: moves the parameters into memory in which no rank that does not
@@ -96,13 +106,14 @@ class FlatParameters {
     ElementRange share;      // of this rank
     bool is_mapped = false;  // by every rank
     std::vector<Member> members;
-    std::vector<ParameterPart> own_parts;
+    std::vector<std::vector<ParameterPart>> parts;  // by rank
+    at::Tensor gradients;                           // keeps the mappings that `parts` point to
   };
 
   ErrorContext context() const;
   void add_bucket(const PlannedBucket& plan, const Bucket* gradients);
   void move_members(const FlatBucket& bucket);
-  void add_own_parts(FlatBucket& bucket, const Bucket* gradients);
+  void add_parts(FlatBucket& bucket, const PlannedBucket& plan, const Bucket* gradients);
 
   std::string_view owner_;
   std::vector<at::Tensor> parameters_;
@@ -110,6 +121,7 @@ class FlatParameters {
   ProcessGroup& group_;
   std::vector<FlatBucket> buckets_;
   bool any_is_mapped_ = false;
+  bool have_one_copy_ = false;
   bool reaches_gradients_;
   bool averages_ = false;
   std::vector<Work> exchanges_;

@@ -21,57 +21,17 @@
 #include "lockstep/optim/algorithm.h"
 #include "lockstep/optim/dense_parameter.h"
 #include "lockstep/optim/flat_parameters.h"
+#include "lockstep/optim/fused_optimizer_recovery.h"
 #include "lockstep/optim/fused_optimizer_state.h"
 #include "lockstep/optim/optimizers.h"
 #include "lockstep/optim/parameter_groups.h"
+#include "lockstep/optim/update_log.h"
 #include "lockstep/parallel/distinct_parameters.h"
 #include "lockstep/parallel/divided_reduction.h"
 #include "lockstep/parallel/finite_gradients.h"
 #include "lockstep/parallel/model_agreement.h"
 
 namespace lockstep::optim {
-
-// The updates of parameters that have these options: in host memory one by one, elsewhere in lists
-// of one device and one type.
-template <class Options, class State>
-class Updates {
- public:
-  // Options are read when parameters are updated. Gradients are multiplied by the factor.
-  Updates(torch::optim::Optimizer& optimizer, const torch::optim::OptimizerOptions& options,
-          double gradient_factor)
-      : optimizer_(optimizer),
-        options_(static_cast<const Options&>(options)),
-        gradient_factor_(gradient_factor) {}
-
-  void add(const DenseParameter& parameter) {
-    const at::Tensor& values = parameter.values();
-    if (values.is_cpu()) {
-      Algorithm<State>::update(optimizer_, parameter, options_, gradient_factor_);
-      return parameter.commit();
-    }
-    for (std::vector<DenseParameter>& list : lists_) {
-      const at::Tensor& other = list.front().values();
-      if (other.device() == values.device() && other.scalar_type() == values.scalar_type()) {
-        return list.push_back(parameter);
-      }
-    }
-    lists_.push_back({parameter});
-  }
-
-  void finish() {
-    for (const std::vector<DenseParameter>& list : lists_) {
-      Algorithm<State>::update_on_device(optimizer_, list, options_, gradient_factor_);
-      for (const DenseParameter& parameter : list) parameter.commit();
-    }
-    lists_.clear();
-  }
-
- private:
-  torch::optim::Optimizer& optimizer_;
-  const Options& options_;
-  double gradient_factor_;
-  std::vector<std::vector<DenseParameter>> lists_;
-};
 
 template <class Base, class Options, class State>
 FusedOptimizer<Base, Options, State>::FusedOptimizer(
@@ -143,9 +103,15 @@ template <class Base, class Options, class State>
 bool FusedOptimizer<Base, Options, State>::lay_out() {
   if (!flat_) {
     if (reduction_ && !reduction_->buckets().are_complete()) return false;
-    flat_ =
+    auto flat =
         std::make_unique<FlatParameters>(Algorithm<State>::name(), parameters_of(*this), *group_,
                                          reduction_ ? &reduction_->buckets() : nullptr);
+    if (flat->have_one_copy()) {
+      State empty;
+      const auto kinds = static_cast<int>(Algorithm<State>::tensors(empty).size());
+      log_ = std::make_unique<UpdateLog>(*group_, *flat, kinds);
+    }
+    flat_ = std::move(flat);
     if (flat_->reaches_gradients()) reduction_->defer_shares();
   }
   if (loaded_) take_own_parts();
@@ -227,6 +193,10 @@ void FusedOptimizer<Base, Options, State>::update_own_parts(double gradient_fact
         "a parameter group was added after the parameters had been divided among the ranks",
         "give all groups to the constructor");
   }
+  if (is_recovered_) {
+    throw UsageError(context(), "recover() has moved the parameters out of this optimizer's memory",
+                     "make a new one, and give it the state by load_whole()");
+  }
   flat_->check();
   if (reduction_) reduction_->require_reduced(context());
   compare_ranks();
@@ -279,13 +249,35 @@ void FusedOptimizer<Base, Options, State>::compare_ranks() {
 
 template <class Base, class Options, class State>
 void FusedOptimizer<Base, Options, State>::update_and_exchange(double gradient_factor) {
+  // An optimizer of the whole model may have deferred what this one, of a part, cannot reduce.
+  if (reduction_ && !flat_->reaches_gradients()) reduction_->reduce_shares();
+  const bool averages = reduction_ && reduction_->take_over_shares();
+  if (log_) {
+    update_one_copy(gradient_factor, averages);
+  } else {
+    update_copies(gradient_factor, averages);
+  }
+  flat_->end_update();
+}
+
+template <class Base, class Options, class State>
+void FusedOptimizer<Base, Options, State>::update_one_copy(double gradient_factor, bool averages) {
+  prepare_logged_update(gradient_factor, averages);
+  flat_->begin_update(averages);
+  unbegun_.reset();
+  log_->begin(flat_->updates());
+  for (const UpdateLog::Part& part : log_->parts(group_->rank())) {
+    if (part.parameter.grad().defined()) update_logged_part(*this, part);
+  }
+  for (std::size_t bucket = 0; bucket < flat_->buckets(); ++bucket) flat_->exchange(bucket);
+}
+
+template <class Base, class Options, class State>
+void FusedOptimizer<Base, Options, State>::update_copies(double gradient_factor, bool averages) {
   std::vector<Updates<Options, State>> updates;
   for (auto& group : this->param_groups()) {
     updates.emplace_back(*this, group.options(), gradient_factor);
   }
-  // An optimizer of the whole model may have deferred what this one, of a part, cannot reduce.
-  if (reduction_ && !flat_->reaches_gradients()) reduction_->reduce_shares();
-  const bool averages = reduction_ && reduction_->take_over_shares();
   flat_->begin_update(averages);
   for (std::size_t bucket = 0; bucket < flat_->buckets(); ++bucket) {
     for (const ParameterPart& part : flat_->own_parts(bucket)) {
@@ -297,7 +289,6 @@ void FusedOptimizer<Base, Options, State>::update_and_exchange(double gradient_f
     for (auto& of_group : updates) of_group.finish();
     flat_->exchange(bucket);
   }
-  flat_->end_update();
 }
 
 }  // namespace lockstep::optim

@@ -2,6 +2,7 @@
 // The members of FusedOptimizer that save, load and gather its state.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -21,6 +22,8 @@
 #include "lockstep/optim/flat_parameters.h"
 #include "lockstep/optim/optimizers.h"
 #include "lockstep/optim/parameter_groups.h"
+#include "lockstep/optim/update_log.h"
+#include "lockstep/parallel/one_copy.h"
 
 namespace lockstep::optim {
 namespace detail {
@@ -112,6 +115,15 @@ StatePart state_part(const ParameterPart& part, State& state, bool is_divided) {
         {names[i], is_divided ? *tensors[i] : part_of(*tensors[i], parameter, part.range)});
   }
   return result;
+}
+
+// How many kinds of tensors the state of a parameter has, up to the last that is defined.
+template <class State>
+int kinds_of(State& state) {
+  const auto tensors = Algorithm<State>::tensors(state);
+  auto kinds = static_cast<int>(tensors.size());
+  while (kinds > 0 && !tensors[static_cast<std::size_t>(kinds - 1)]->defined()) --kinds;
+  return kinds;
 }
 
 // The state of every parameter of an optimizer that is not sharded.
@@ -272,7 +284,16 @@ void FusedOptimizer<Base, Options, State>::load_whole(
   consolidated_.reset();
   this->state().clear();
   detail::copy_options<Options>(*same, *this);
-  if (!group_) return detail::copy_state<State>(*same, *this);
+  unbegun_.reset();
+  if (!group_) {
+    for (const at::Tensor& parameter : parameters_of(*same)) {
+      State* const state = find_state<State>(*same, parameter);
+      if (state == nullptr) continue;
+      // As recover() gives it, other ranks have this memory too.
+      for (at::Tensor* tensor : Algorithm<State>::tensors(*state)) leave_one_copy(*tensor);
+    }
+    return detail::copy_state<State>(*same, *this);
+  }
   loaded_.reset(static_cast<Base*>(whole.release()));
   loaded_lines_ = detail::describe<Options, State>(*loaded_);
   if (flat_) take_own_parts();
@@ -291,6 +312,15 @@ void FusedOptimizer<Base, Options, State>::take_own_parts() {
         if (tensor->defined()) *tensor = part_of(*tensor, part.parameter, part.range);
       }
     }
+  }
+  if (log_) {
+    loaded_kinds_ = 0;
+    for (const at::Tensor& parameter : parameters_of(*loaded_)) {
+      State* const state = find_state<State>(*loaded_, parameter);
+      if (state != nullptr) loaded_kinds_ = std::max(loaded_kinds_, detail::kinds_of(*state));
+    }
+    loaded_for_ = flat_->updates() + 1;
+    unbegun_ = std::move(loaded_);
   }
   loaded_.reset();
 }

@@ -11,6 +11,7 @@
 // docs/optimizers.md lists what differs, and what sharding saves.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -35,6 +36,10 @@ class DividedReduction;
 namespace lockstep::optim {
 
 class FlatParameters;
+class UpdateLog;
+namespace detail {
+struct Survivor;
+}
 
 // What GradScaler (lockstep/amp/grad_scaler.h) asks of an optimizer that unscales gradients while
 // it reads them, and not in a pass of its own.
@@ -92,6 +97,17 @@ class ShardedOptimizer {
   virtual void load_whole(std::unique_ptr<torch::optim::Optimizer> whole) = 0;
 };
 
+// What FusedOptimizer::recover() returns to each survivor.
+struct RecoveredOptimizer {
+  // How many updates the parameters and the state contain: calls of step() since the optimizer was
+  // made, except those without any gradient before the model's first backward. The same on every
+  // survivor. It is the number of calls that have returned here, or one more.
+  std::int64_t steps = 0;
+  // The whole state with the present options, for load_whole() of the optimizer that continues. Its
+  // tensors may lie in memory that all survivors map: do not change them.
+  std::unique_ptr<torch::optim::Optimizer> state;
+};
+
 // What SGD, Adam and AdamW have in common. Base, Options and State are libtorch's.
 template <class Base, class Options, class State>
 class FusedOptimizer : public Base, public UnscalingOptimizer, public ShardedOptimizer {
@@ -133,8 +149,8 @@ class FusedOptimizer : public Base, public UnscalingOptimizer, public ShardedOpt
   //
   // Sharded: PeerLost or TimeoutError if another rank does not take part. This rank's parameters
   // must then not be used: some are new, and some may be wrong. No other rank changes them any
-  // more. Continue from a checkpoint. UsageError if there are gradients, but the model has not run
-  // a backward.
+  // more. Continue from a checkpoint, or with one copy per host, by recover(). UsageError if there
+  // are gradients, but the model has not run a backward.
   at::Tensor step(torch::optim::Optimizer::LossClosure closure = nullptr) override;
 
   bool gradients_are_finite() override;
@@ -150,6 +166,32 @@ class FusedOptimizer : public Base, public UnscalingOptimizer, public ShardedOpt
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;
 
+  // With one_copy_per_host, after a rank has been killed, in step() or elsewhere. The survivors
+  // complete the update in which it died, if any rank had begun to change parameters, and go on
+  // without a checkpoint. Collective over a new group of the survivors, which is made once the lost
+  // processes have ended:
+  //
+  //   catch (const lockstep::PeerLost&) {
+  //     auto survivors = lockstep::init_process_group(...);
+  //     auto recovered = optimizer->recover(survivors);
+  //     steps = recovered.steps;
+  //     optimizer.reset();
+  //     model.reset();
+  //     model = wrap(net, survivors);  // with one_copy_per_host, or without
+  //     optimizer = make_optimizer(*model);
+  //     optimizer->load_whole(std::move(recovered.state));
+  //   }
+  //
+  // Each survivor then has all parameters, in memory of its own, and the whole state, with the bits
+  // of a training that no death has disturbed. Do not change parameters or gradients between the
+  // error and recover(). If another rank dies in recover(), call it again with the next group.
+  // step() of this optimizer is an error afterwards.
+  //
+  // UsageError if the ranks have no common copy, if a rank outside the group has not ended within
+  // 10 s, or the group's timeout if that is less, or if only some survivors have loaded a state
+  // since the last step().
+  RecoveredOptimizer recover(GroupArgument survivors);
+
   std::vector<StatePart> own_state() override;
   const torch::optim::Optimizer& with_whole_state() const override;
   std::unique_ptr<torch::optim::Optimizer> without_state() const override;
@@ -164,6 +206,16 @@ class FusedOptimizer : public Base, public UnscalingOptimizer, public ShardedOpt
   void update_own_parts(double gradient_factor);
   void compare_ranks();
   void update_and_exchange(double gradient_factor);
+  void update_copies(double gradient_factor, bool averages);
+  void update_one_copy(double gradient_factor, bool averages);
+  void prepare_logged_update(double gradient_factor, bool averages);
+  template <class Part>
+  void update_logged_part(torch::optim::Optimizer& optimizer, const Part& part);
+  std::vector<int> lost_ranks(const std::vector<detail::Survivor>& survivors,
+                              std::chrono::milliseconds timeout) const;
+  void complete_update(std::int64_t update, ProcessGroup& group, const std::vector<int>& lost);
+  std::unique_ptr<torch::optim::Optimizer> logged_state(std::int64_t update) const;
+  std::unique_ptr<torch::optim::Optimizer> loaded_copy() const;
   void give_up(const std::string& reason) noexcept;
   void gather_state(Base* consolidated, int to);
   std::unique_ptr<Base> plain_copy() const;
@@ -176,6 +228,15 @@ class FusedOptimizer : public Base, public UnscalingOptimizer, public ShardedOpt
   std::vector<std::string> loaded_lines_;        // of that state, to be compared between ranks
   std::vector<Options> compared_options_;        // of the groups, equal on all ranks
   std::unique_ptr<Base> consolidated_;
+
+  // With one copy of the parameters per host.
+  std::unique_ptr<UpdateLog> log_;  // once they are laid out
+  std::unique_ptr<Base> unbegun_;   // a state that was loaded, until the next update begins
+  int loaded_kinds_ = 0;            // how many tensors that state has of a parameter
+  std::int64_t loaded_for_ = 1;     // the update that begins with that state
+  double gradient_factor_ = 1;      // of the last update
+  bool averages_ = false;           // likewise
+  bool is_recovered_ = false;
 };
 
 using SGD =

@@ -35,16 +35,18 @@ struct Algorithm<torch::optim::SGDParamState> {
                      const Options& options, double gradient_factor) {
     SgdConstants constants = constants_of(options, gradient_factor);
     SgdMemory memory{.parameter = parameter.values().data_ptr(),
-                     .gradient = parameter.gradient().data_ptr(),
+                     .gradient = nullptr,
                      .momentum_buffer = nullptr};
     if (options.momentum() != 0) {
       at::Tensor& buffer = state_of<State>(optimizer, parameter.parameter()).momentum_buffer();
       if (!buffer.defined()) constants.gradient_share = 1;  // dampening begins with the second step
-      parameter.fit(buffer);
+      parameter.fit(buffer, 0);
       memory.momentum_buffer = buffer.data_ptr();
     }
-    update_in_parallel(parameter, [&](std::int64_t begin, std::int64_t end) {
-      update_sgd(memory, begin, end, parameter.values().scalar_type(), constants);
+    update_in_parallel(parameter, [&](std::int64_t begin, std::int64_t end, const void* gradient) {
+      SgdMemory part = memory;
+      part.gradient = gradient;
+      update_sgd(part, begin, end, parameter.values().scalar_type(), constants);
     });
   }
 
@@ -62,7 +64,7 @@ struct Algorithm<torch::optim::SGDParamState> {
       }
       at::Tensor& buffer = state_of<State>(optimizer, parameter.parameter()).momentum_buffer();
       SgdTensors& tensors = buffer.defined() ? later : first;
-      parameter.fit(buffer);
+      parameter.fit(buffer, 0);
       tensors.values.push_back(parameter.values());
       tensors.gradients.push_back(parameter.gradient());
       tensors.momentum_buffers.push_back(buffer);
@@ -77,6 +79,7 @@ struct Algorithm<torch::optim::SGDParamState> {
     }
   }
 
+  static int kinds(const Options& options) { return options.momentum() != 0 ? 1 : 0; }
   static std::vector<at::Tensor*> tensors(State& state) { return {&state.momentum_buffer()}; }
   static std::array<std::string, 1> tensor_names() { return {"momentum_buffer"}; }
   static std::int64_t steps(const State&) { return 0; }

@@ -114,11 +114,15 @@ void DividedReduction::reduce_shares() {
   });
 }
 
-bool DividedReduction::take_over_shares() {
-  if (!std::exchange(due_, false)) return false;
+void DividedReduction::return_to_buckets() {
   for (Bucket& bucket : buckets_) {
     for (int index = 0; index < bucket.size(); ++index) copy_into_bucket(bucket, index);
   }
+}
+
+bool DividedReduction::take_over_shares() {
+  if (!std::exchange(due_, false)) return false;
+  return_to_buckets();
   return true;
 }
 

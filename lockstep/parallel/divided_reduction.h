@@ -55,8 +55,10 @@ class DividedReduction {
   void defer_shares() { defers_ = divides(); }
   // Collective if shares are still to be reduced; then each rank gets its own.
   void reduce_shares();
-  // Copies this rank's gradients into the buckets, and leaves the pending reduction to the caller.
-  // False if none was pending.
+  // Makes this rank's gradients views of the buckets, with their values.
+  void return_to_buckets();
+  // The same, and leaves the pending reduction to the caller. False, and nothing has changed, if
+  // none was pending.
   bool take_over_shares();
   // Views of the elements of gradients that lie in the shares of this rank. The views of all ranks
   // together are all gradients, each element once. A gradient that was replaced becomes a view of

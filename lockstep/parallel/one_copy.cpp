@@ -63,7 +63,8 @@ at::Tensor view_like(const at::Tensor& tensor, const at::Tensor& memory, std::in
   const auto strides = tensor.is_non_overlapping_and_dense()
                            ? tensor.strides().vec()
                            : at::empty(tensor.sizes(), at::kMeta).strides().vec();
-  return at::empty({0}, tensor.options()).set_(storage, 0, tensor.sizes(), strides);
+  return at::empty({0}, tensor.options().device(at::kCPU))
+      .set_(storage, 0, tensor.sizes(), strides);
 }
 
 void require_suitable(const std::vector<NamedTensor>& parameters, const ErrorContext& context) {
@@ -140,6 +141,10 @@ void require_unchanged(const at::Tensor& parameter, const std::string& name,
       "make changes in model->change_parameters(function), which runs on one rank, and the "
       "optimizer from the wrapped model, as in lockstep::optim::Adam optimizer(model, 1e-3); or "
       "leave one_copy_per_host off");
+}
+
+at::Tensor common_tensor(const at::Tensor& like, const at::Tensor& memory, std::int64_t offset) {
+  return view_like(like, memory, offset, /*is_common=*/true);
 }
 
 void accept_change(const at::Tensor& parameter) {

@@ -5,6 +5,7 @@
 // found is an error that names the parameter.
 #pragma once
 
+#include <cstdint>
 #include <exception>
 #include <functional>
 #include <memory>
@@ -28,13 +29,17 @@ bool has_one_copy(const at::Tensor& parameter);
 void require_unchanged(const at::Tensor& parameter, const std::string& name,
                        const ErrorContext& caller);
 
+// Returns a tensor in memory that all ranks map, which it keeps: from this byte on, with the sizes
+// and the type of `like`, and with its strides unless they leave gaps.
+at::Tensor common_tensor(const at::Tensor& like, const at::Tensor& memory, std::int64_t offset);
+
 // Records the parameter's present version and first values, which require_unchanged() compares.
 // Call it when no rank changes the parameter any more: all have made the change together, or store
 // the same values. Does nothing for a parameter without such a copy.
 void accept_change(const at::Tensor& parameter);
 
-// Gives such a parameter memory of this rank, with its values; no other rank changes it any more.
-// Does nothing for others.
+// Gives a tensor in such memory, if no view of another, memory of this rank, with its values: no
+// other rank changes it any more. Does nothing for others.
 void leave_one_copy(const at::Tensor& parameter);
 
 // The parameters of a model.

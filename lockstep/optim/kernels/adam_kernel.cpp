@@ -33,7 +33,7 @@ struct AdamLoop {
     LOCKSTEP_INDEPENDENT_ELEMENTS
     for (std::int64_t i = begin; i < end; ++i) {
       const auto value = static_cast<Real>(parameter[i]);
-      auto slope = static_cast<Real>(gradient[i]) * gradient_factor;
+      auto slope = static_cast<Real>(gradient[i - begin]) * gradient_factor;
       if constexpr (kL2) slope += l2 * value;
       const Real first = exp_avg[i] * beta1 + slope * share1;
       Real second = exp_avg_sq[i] * beta2 + slope * share2 * slope;

@@ -20,7 +20,8 @@ struct AdamConstants {
   double gradient_factor = 1;  // gradients are multiplied by it first
 };
 
-// Flat memory, element by element. The moments are of state_type(the parameter's type).
+// Flat memory, element by element, except that the gradient begins with the first element that is
+// updated. The moments are of state_type(the parameter's type).
 struct AdamMemory {
   void* parameter;
   const void* gradient;  // of the parameter's type

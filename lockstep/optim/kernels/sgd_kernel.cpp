@@ -26,7 +26,7 @@ struct SgdLoop {
     LOCKSTEP_INDEPENDENT_ELEMENTS
     for (std::int64_t i = begin; i < end; ++i) {
       const auto value = static_cast<Real>(parameter[i]);
-      auto slope = static_cast<Real>(gradient[i]) * gradient_factor;
+      auto slope = static_cast<Real>(gradient[i - begin]) * gradient_factor;
       if constexpr (kL2) slope += l2 * value;
       if constexpr (kMomentum != Momentum::none) {
         const Real velocity = momentum_buffer[i] * momentum + slope * gradient_share;

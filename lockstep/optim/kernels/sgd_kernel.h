@@ -18,7 +18,8 @@ struct SgdConstants {
   double gradient_factor = 1;  // gradients are multiplied by it first
 };
 
-// Flat memory, element by element. The momentum buffer is of state_type(the parameter's type).
+// Flat memory, element by element, except that the gradient begins with the first element that is
+// updated. The momentum buffer is of state_type(the parameter's type).
 struct SgdMemory {
   void* parameter;
   const void* gradient;   // of the parameter's type
