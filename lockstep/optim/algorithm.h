@@ -33,6 +33,10 @@ namespace lockstep::optim {
 template <class State>
 struct Algorithm;
 
+// How many elements pass through average, update and store at a time: so few that they stay in the
+// core's fastest cache.
+constexpr std::int64_t kBlock = 2 * 1024;
+
 // Calls update(begin, end, gradient) for ranges that make up all elements, on several threads if
 // there are many; the gradient is that of the elements from `begin` on. Where ranks share memory,
 // it is one pass from all ranks' gradients to all ranks' values.

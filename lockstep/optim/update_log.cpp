@@ -26,12 +26,16 @@ constexpr std::int64_t kLine = 64;  // bytes of a cache line
 constexpr std::int64_t kMaxElementSize = 8;
 constexpr std::size_t kRanksOnStack = 8;
 
+// Elements of a block: so few that the old contents, the log, the gradients and their means fit
+// into the core's fastest cache together.
+constexpr std::int64_t kLogged = 256;
+
 std::int64_t whole_lines(std::int64_t bytes) {
   return (bytes + kLine - 1) / kLine * kLine;
 }
 
 std::int64_t blocks_of(ElementRange range) {
-  return (range.count + kBlock - 1) / kBlock;
+  return (range.count + kLogged - 1) / kLogged;
 }
 
 at::TensorOptions state_options(const at::Tensor& parameter) {
@@ -43,23 +47,43 @@ void in_this_order() {
   std::atomic_signal_fence(std::memory_order_seq_cst);
 }
 
-// Calls function(address, bytes) for the elements of the block in each tensor.
-template <class Function>
-void for_each_tensor_of(const UpdateLog::Part& part, std::int64_t block, const Function& function) {
-  const std::int64_t begin = block * kBlock;
-  const std::int64_t count = std::min(kBlock, part.range.count - begin);
-  const auto visit = [&](const at::Tensor& tensor) {
-    const std::int64_t size = tensor.element_size();
-    function(static_cast<std::byte*>(tensor.data_ptr()) + begin * size,
-             static_cast<std::size_t>(count * size));
+// Memory of a part, element by element.
+struct Array {
+  std::byte* begin;
+  std::int64_t element_size;
+};
+
+// The values of a part, and its state.
+using Arrays = c10::SmallVector<Array, 4>;
+
+Arrays arrays_of(const UpdateLog::Part& part) {
+  Arrays arrays;
+  const auto add = [&](const at::Tensor& tensor) {
+    arrays.push_back({static_cast<std::byte*>(tensor.data_ptr()), tensor.element_size()});
   };
-  visit(part.values);
-  for (const at::Tensor& tensor : part.state) visit(tensor);
+  add(part.values);
+  for (const at::Tensor& tensor : part.state) add(tensor);
+  return arrays;
+}
+
+// The elements of a block, counted in its part.
+ElementRange elements_of(const UpdateLog::Part& part, std::int64_t block) {
+  const std::int64_t begin = block * kLogged;
+  return {begin, std::min(kLogged, part.range.count - begin)};
+}
+
+// Calls function(address, bytes) for these elements of each array.
+template <class Function>
+void for_each_piece(const Arrays& arrays, ElementRange elements, const Function& function) {
+  for (const Array& array : arrays) {
+    function(array.begin + elements.begin * array.element_size,
+             static_cast<std::size_t>(elements.count * array.element_size));
+  }
 }
 
 }  // namespace
 
-// The log of one thread. Its data are as for_each_tensor_of() visits the block.
+// The log of one thread. Its data are as for_each_piece() visits the block.
 struct UpdateLog::Slot {
   // One more than the number of the block that is in the log; 0 for none.
   alignas(kLine) std::atomic<std::int64_t> next_block;
@@ -104,7 +128,7 @@ UpdateLog::UpdateLog(ProcessGroup& group, const FlatParameters& flat, int kinds)
   const at::Tensor threads = at::full({1}, at::get_num_threads(), at::kLong);
   group.all_reduce(threads, ReduceOp::max).wait();
   slots_ = threads.item<std::int64_t>();
-  slot_bytes_ = whole_lines(std::int64_t{sizeof(Slot)} + kBlock * element_bytes);
+  slot_bytes_ = whole_lines(std::int64_t{sizeof(Slot)} + kLogged * element_bytes);
   const std::int64_t begun_bytes = whole_lines(group.size() * std::int64_t{sizeof *begun_});
   const std::int64_t note_bytes =
       whole_lines(2 * static_cast<std::int64_t>(flat.parameters() * sizeof(Note)));
@@ -178,49 +202,52 @@ void UpdateLog::update(const Part& part, bool averages, UpdateBlock update) {
   const std::int64_t tasks = std::min(worth, slots_);
   at::parallel_for(0, tasks, 1, [&](std::int64_t first, std::int64_t last) {
     for (std::int64_t task = first; task < last; ++task) {
-      Slot& own = slot(group_.rank() * slots_ + task);
-      const std::int64_t end = blocks * (task + 1) / tasks;
-      for (std::int64_t block = blocks * task / tasks; block < end; ++block) {
-        if (!is_complete(part.first_block + block)) {
-          update_block(part, block, own, averages, update);
-        }
-      }
+      update_blocks(part, blocks * task / tasks, blocks * (task + 1) / tasks,
+                    slot(group_.rank() * slots_ + task), averages, update);
     }
   });
 }
 
-void UpdateLog::update_block(const Part& part, std::int64_t block, Slot& slot, bool averages,
-                             UpdateBlock update) {
-  in_this_order();
-  std::byte* to = slot.data();
-  for_each_tensor_of(part, block, [&](const std::byte* from, std::size_t bytes) {
-    std::memcpy(to, from, bytes);
-    to += bytes;
-  });
-  in_this_order();
-  slot.next_block.store(part.first_block + block + 1, std::memory_order_relaxed);
-  in_this_order();
-
-  const std::int64_t begin = block * kBlock;
-  const std::int64_t end = std::min(begin + kBlock, part.range.count);
+// In one thread, with its log.
+void UpdateLog::update_blocks(const Part& part, std::int64_t first, std::int64_t last, Slot& log,
+                              bool averages, UpdateBlock update) {
+  const Arrays arrays = arrays_of(part);
+  const at::ScalarType type = part.values.scalar_type();
   const std::int64_t size = part.values.element_size();
-  std::byte* const own = part.gradients[static_cast<std::size_t>(part.owner)] + begin * size;
+  const double scale = scale_over(static_cast<int>(part.gradients.size()), ReduceOp::mean, 1);
+  std::byte* const own = part.gradients[static_cast<std::size_t>(part.owner)];
+  c10::SmallVector<const void*, kRanksOnStack> from(part.gradients.size());
   // Means do not replace gradients yet, which are needed if the block is computed again.
-  alignas(kLine) std::array<std::byte, kBlock * kMaxElementSize> means;
-  if (averages) {
-    c10::SmallVector<const void*, kRanksOnStack> from;
-    for (const std::byte* const gradient : part.gradients) from.push_back(gradient + begin * size);
-    void* const to_means = means.data();
-    reduce(from, {&to_means, 1}, end - begin, part.values.scalar_type(), ReduceOp::mean,
-           scale_over(static_cast<int>(from.size()), ReduceOp::mean, 1));
+  alignas(kLine) std::array<std::byte, kLogged * kMaxElementSize> means;
+  void* const to_means = means.data();
+  for (std::int64_t block = first; block < last; ++block) {
+    if (is_complete(part.first_block + block)) continue;
+    const ElementRange elements = elements_of(part, block);
+    const std::int64_t offset = elements.begin * size;
+    if (averages) {
+      for (std::size_t rank = 0; rank < from.size(); ++rank) {
+        from[rank] = part.gradients[rank] + offset;
+      }
+      reduce(from, {&to_means, 1}, elements.count, type, ReduceOp::mean, scale);
+    }
+    std::byte* to = log.data();
+    for_each_piece(arrays, elements, [&](const std::byte* old, std::size_t bytes) {
+      std::memcpy(to, old, bytes);
+      to += bytes;
+    });
+    in_this_order();
+    log.next_block.store(part.first_block + block + 1, std::memory_order_relaxed);
+    in_this_order();
+    update(elements.begin, elements.end(), averages ? means.data() : own + offset);
+    in_this_order();
+    complete_[part.first_block + block].store(static_cast<std::uint32_t>(update_),
+                                              std::memory_order_relaxed);
+    in_this_order();
+    log.next_block.store(0, std::memory_order_relaxed);
+    in_this_order();
+    if (averages)
+      std::memcpy(own + offset, to_means, static_cast<std::size_t>(elements.count * size));
   }
-  update(begin, end, averages ? means.data() : own);
-  in_this_order();
-  complete_[part.first_block + block].store(static_cast<std::uint32_t>(update_),
-                                            std::memory_order_relaxed);
-  in_this_order();
-  slot.next_block.store(0, std::memory_order_relaxed);
-  if (averages) std::memcpy(own, means.data(), static_cast<std::size_t>((end - begin) * size));
 }
 
 void UpdateLog::restore_blocks() {
@@ -236,10 +263,11 @@ void UpdateLog::restore_blocks() {
     }
     if (!is_complete(block)) {
       const std::byte* from = log.data();
-      for_each_tensor_of(*part, block - part->first_block, [&](std::byte* to, std::size_t bytes) {
-        std::memcpy(to, from, bytes);
-        from += bytes;
-      });
+      for_each_piece(arrays_of(*part), elements_of(*part, block - part->first_block),
+                     [&](std::byte* to, std::size_t bytes) {
+                       std::memcpy(to, from, bytes);
+                       from += bytes;
+                     });
       in_this_order();
     }
     log.next_block.store(0, std::memory_order_relaxed);

@@ -26,10 +26,6 @@ namespace lockstep::optim {
 // How many elements are worth another thread.
 constexpr std::int64_t kGrain = 32 * 1024;
 
-// How many elements pass through average, update and store at a time: so few that they stay in the
-// core's fastest cache.
-constexpr std::int64_t kBlock = 2 * 1024;
-
 // Parameters are counted as in FlatParameters. Updates are counted from 1. The state of a parameter
 // has tensors of several kinds, such as the two averages of Adam, counted from 0.
 class UpdateLog {
@@ -98,8 +94,8 @@ class UpdateLog {
 
   Slot& slot(std::int64_t index) const;
   bool is_complete(std::int64_t block) const;
-  void update_block(const Part& part, std::int64_t block, Slot& slot, bool averages,
-                    UpdateBlock update);
+  void update_blocks(const Part& part, std::int64_t first, std::int64_t last, Slot& log,
+                     bool averages, UpdateBlock update);
 
   ProcessGroup& group_;
   std::int64_t update_ = 0;

@@ -89,7 +89,7 @@ void kill_this_process_in(std::chrono::nanoseconds delay) {
 struct Plan {
   Plan(std::mt19937& random, const std::vector<int>& living)
       : victim(living[random() % living.size()]),
-        last_step(static_cast<int>(random() % 5)),
+        last_step(static_cast<int>(random() % 6)),
         moment(std::uniform_real_distribution(0.0, 1.1)(random)),
         clips(random() % 3 == 0),
         threads(random() % 4 == 0 ? 2 : 1) {
@@ -101,7 +101,7 @@ struct Plan {
 
   int victim;
   int last_step;
-  double moment;  // in that step, as a part of the duration of the step before
+  double moment;  // in that step, as a part of the duration of the shortest before
   bool clips;     // so that the gradients are reduced before the step
   int threads;
   int victim_of_recovery;  // -1 for none
@@ -179,7 +179,7 @@ class Survivor {
   // Returns how many steps have returned when the victim is lost.
   std::int64_t train(DistributedDataParallel<LinearInEach>& model, Optimizer& optimizer,
                      const Plan& plan) {
-    std::chrono::duration<double> last = std::chrono::milliseconds(1);
+    std::chrono::duration<double> shortest = std::chrono::milliseconds(1);
     for (std::int64_t step = 0;; ++step) {
       try {
         optimizer.zero_grad();
@@ -188,10 +188,11 @@ class Survivor {
         const auto begin = std::chrono::steady_clock::now();
         if (plan.victim == rank_.rank() && plan.last_step == step) {
           kill_this_process_in(
-              std::chrono::duration_cast<std::chrono::nanoseconds>(plan.moment * last));
+              std::chrono::duration_cast<std::chrono::nanoseconds>(plan.moment * shortest));
         }
         optimizer.step();
-        last = std::chrono::steady_clock::now() - begin;
+        shortest = std::min<std::chrono::duration<double>>(
+            shortest, std::chrono::steady_clock::now() - begin);
       } catch (const PeerLost&) {
         return step;
       }
