@@ -70,10 +70,11 @@ struct AdamAlgorithm {
       memory.max_exp_avg_sq = state.max_exp_avg_sq().data_ptr();
     }
     const AdamConstants constants = constants_of(options, ++state.step(), gradient_factor);
-    update_in_parallel(parameter, [&](std::int64_t begin, std::int64_t end, const void* gradient) {
+    update_in_parallel(parameter, [&](std::int64_t begin, std::int64_t end, const void* gradient,
+                                      const UndoLog* log) {
       AdamMemory part = memory;
       part.gradient = gradient;
-      update_adam(part, begin, end, parameter.values().scalar_type(), constants);
+      update_adam(part, begin, end, parameter.values().scalar_type(), constants, log);
     });
   }
 

@@ -33,25 +33,21 @@ namespace lockstep::optim {
 template <class State>
 struct Algorithm;
 
-// How many elements pass through average, update and store at a time: so few that they stay in the
-// core's fastest cache.
-constexpr std::int64_t kBlock = 2 * 1024;
-
-// Calls update(begin, end, gradient) for ranges that make up all elements, on several threads if
-// there are many; the gradient is that of the elements from `begin` on. Where ranks share memory,
-// it is one pass from all ranks' gradients to all ranks' values.
+// Calls update(begin, end, gradient, log) for ranges that make up all elements, on several threads
+// if there are many; the gradient is that of the elements from `begin` on. Where ranks share
+// memory, it is one pass from all ranks' gradients to all ranks' values.
 template <class Update>
 void update_in_parallel(const DenseParameter& parameter, const Update& update) {
   if (parameter.is_logged()) return parameter.update_blocks(update);
   at::parallel_for(0, parameter.values().numel(), kGrain,
                    [&](std::int64_t begin, std::int64_t end) {
                      if (!parameter.has_other_ranks()) {
-                       return update(begin, end, parameter.gradient_from(begin));
+                       return update(begin, end, parameter.gradient_from(begin), nullptr);
                      }
                      while (begin < end) {
                        const std::int64_t block_end = std::min(begin + kBlock, end);
                        parameter.average_gradients(begin, block_end);
-                       update(begin, block_end, parameter.gradient_from(begin));
+                       update(begin, block_end, parameter.gradient_from(begin), nullptr);
                        parameter.store_copies(begin, block_end);
                        begin = block_end;
                      }

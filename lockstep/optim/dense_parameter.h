@@ -30,6 +30,7 @@ struct LoggedPart {
   UpdateLog* log = nullptr;
   const UpdateLog::Part* part = nullptr;
   bool averages = false;  // as in UpdateLog::update
+  int kinds = 0;          // likewise
 };
 
 // Lives for one update. Must be made and used without gradient mode. The parameter must have a
@@ -60,7 +61,7 @@ class DenseParameter {
   bool is_logged() const { return logged_.log != nullptr; }
   // For a logged part.
   void update_blocks(UpdateLog::UpdateBlock update) const {
-    logged_.log->update(*logged_.part, logged_.averages, update);
+    logged_.log->update(*logged_.part, logged_.averages, logged_.kinds, update);
   }
 
   // Gives a tensor of state, the one of this kind, the order of the values and the type that they

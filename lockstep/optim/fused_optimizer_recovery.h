@@ -99,9 +99,10 @@ template <class Base, class Options, class State>
 template <class Part>
 void FusedOptimizer<Base, Options, State>::update_logged_part(torch::optim::Optimizer& optimizer,
                                                               const Part& part) {
-  Updates<Options, State> updates(optimizer, compared_options_[group_of(*this, part.number)],
-                                  gradient_factor_);
-  updates.add(DenseParameter(LoggedPart{log_.get(), &part, averages_}));
+  const Options& options = compared_options_[group_of(*this, part.number)];
+  Updates<Options, State> updates(optimizer, options, gradient_factor_);
+  updates.add(
+      DenseParameter(LoggedPart{log_.get(), &part, averages_, Algorithm<State>::kinds(options)}));
 }
 
 template <class Base, class Options, class State>

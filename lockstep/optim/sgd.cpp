@@ -43,10 +43,11 @@ struct Algorithm<torch::optim::SGDParamState> {
       parameter.fit(buffer, 0);
       memory.momentum_buffer = buffer.data_ptr();
     }
-    update_in_parallel(parameter, [&](std::int64_t begin, std::int64_t end, const void* gradient) {
+    update_in_parallel(parameter, [&](std::int64_t begin, std::int64_t end, const void* gradient,
+                                      const UndoLog* log) {
       SgdMemory part = memory;
       part.gradient = gradient;
-      update_sgd(part, begin, end, parameter.values().scalar_type(), constants);
+      update_sgd(part, begin, end, parameter.values().scalar_type(), constants, log);
     });
   }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Lays the log out in mapped memory, and updates and restores blocks.
+// Lays the log out in mapped memory, updates blocks, and restores chunks.
 //
 // A process that is killed ends between two instructions, and what it has stored until then stays.
 // Survivors look only after its end. So it is the order of stores in the program that matters, as
@@ -12,7 +12,6 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
-#include <c10/util/SmallVector.h>
 
 #include "lockstep/optim/kernels/element_types.h"
 #include "lockstep/parallel/one_copy.h"
@@ -22,20 +21,17 @@
 namespace lockstep::optim {
 namespace {
 
-constexpr std::int64_t kLine = 64;  // bytes of a cache line
+constexpr std::int64_t kLogAlignment = 64;  // in bytes, a cache line
 constexpr std::int64_t kMaxElementSize = 8;
-constexpr std::size_t kRanksOnStack = 8;
 
-// Elements of a block: so few that the old contents, the log, the gradients and their means fit
-// into the core's fastest cache together.
-constexpr std::int64_t kLogged = 256;
+constexpr std::int64_t kChunksOfBlock = kBlock / kLogged;  // of a block
 
 std::int64_t whole_lines(std::int64_t bytes) {
-  return (bytes + kLine - 1) / kLine * kLine;
+  return (bytes + kLogAlignment - 1) / kLogAlignment * kLogAlignment;
 }
 
-std::int64_t blocks_of(ElementRange range) {
-  return (range.count + kLogged - 1) / kLogged;
+std::int64_t blocks_in(ElementRange range) {
+  return (range.count + kBlock - 1) / kBlock;
 }
 
 at::TensorOptions state_options(const at::Tensor& parameter) {
@@ -47,48 +43,15 @@ void in_this_order() {
   std::atomic_signal_fence(std::memory_order_seq_cst);
 }
 
-// Memory of a part, element by element.
-struct Array {
-  std::byte* begin;
-  std::int64_t element_size;
-};
-
-// The values of a part, and its state.
-using Arrays = c10::SmallVector<Array, 4>;
-
-Arrays arrays_of(const UpdateLog::Part& part) {
-  Arrays arrays;
-  const auto add = [&](const at::Tensor& tensor) {
-    arrays.push_back({static_cast<std::byte*>(tensor.data_ptr()), tensor.element_size()});
-  };
-  add(part.values);
-  for (const at::Tensor& tensor : part.state) add(tensor);
-  return arrays;
-}
-
-// The elements of a block, counted in its part.
-ElementRange elements_of(const UpdateLog::Part& part, std::int64_t block) {
-  const std::int64_t begin = block * kLogged;
-  return {begin, std::min(kLogged, part.range.count - begin)};
-}
-
-// Calls function(address, bytes) for these elements of each array.
-template <class Function>
-void for_each_piece(const Arrays& arrays, ElementRange elements, const Function& function) {
-  for (const Array& array : arrays) {
-    function(array.begin + elements.begin * array.element_size,
-             static_cast<std::size_t>(elements.count * array.element_size));
-  }
-}
-
 }  // namespace
 
-// The log of one thread. Its data are as for_each_piece() visits the block.
+// The log of one thread.
 struct UpdateLog::Slot {
-  // One more than the number of the block that is in the log; 0 for none.
-  alignas(kLine) std::atomic<std::int64_t> next_block;
+  // Of the chunk that is in the log: one more than its number over all blocks, or 0 for none.
+  alignas(kLogAlignment) std::atomic<std::int64_t> position;
+  std::int64_t kinds;  // of tensors of the state that are in the log, after the values
 
-  std::byte* data() { return reinterpret_cast<std::byte*>(this) + sizeof(Slot); }
+  std::byte* buffers() { return reinterpret_cast<std::byte*>(this) + sizeof(Slot); }
 };
 
 UpdateLog::UpdateLog(ProcessGroup& group, const FlatParameters& flat, int kinds) : group_(group) {
@@ -120,7 +83,7 @@ UpdateLog::UpdateLog(ProcessGroup& group, const FlatParameters& flat, int kinds)
                                                     whole.storage_offset() + part.range.begin),
                          .state = {},
                          .first_block = blocks});
-        blocks += blocks_of(part.range);
+        blocks += blocks_in(part.range);
       }
     }
   }
@@ -128,19 +91,20 @@ UpdateLog::UpdateLog(ProcessGroup& group, const FlatParameters& flat, int kinds)
   const at::Tensor threads = at::full({1}, at::get_num_threads(), at::kLong);
   group.all_reduce(threads, ReduceOp::max).wait();
   slots_ = threads.item<std::int64_t>();
-  slot_bytes_ = whole_lines(std::int64_t{sizeof(Slot)} + kLogged * element_bytes);
+  buffer_bytes_ = whole_lines(kLogged * element_bytes);
+  slot_bytes_ = std::int64_t{sizeof(Slot)} + 2 * buffer_bytes_;
   const std::int64_t begun_bytes = whole_lines(group.size() * std::int64_t{sizeof *begun_});
   const std::int64_t note_bytes =
       whole_lines(2 * static_cast<std::int64_t>(flat.parameters() * sizeof(Note)));
-  const std::int64_t complete_bytes = whole_lines(blocks * std::int64_t{sizeof *complete_});
+  const std::int64_t progress_bytes = whole_lines(blocks * std::int64_t{sizeof *progress_});
   memory_ = group.common_memory(
-      {begun_bytes + note_bytes + complete_bytes + group.size() * slots_ * slot_bytes_},
+      {begun_bytes + note_bytes + progress_bytes + group.size() * slots_ * slot_bytes_},
       at::TensorOptions().dtype(at::kByte).device(at::kCPU));
   auto* const memory = static_cast<std::byte*>(memory_.data_ptr());
   begun_ = reinterpret_cast<std::atomic<std::int64_t>*>(memory);
   notes_ = reinterpret_cast<Note*>(memory + begun_bytes);
-  complete_ = reinterpret_cast<std::atomic<std::uint32_t>*>(memory + begun_bytes + note_bytes);
-  first_slot_ = memory + begun_bytes + note_bytes + complete_bytes;
+  progress_ = reinterpret_cast<std::atomic<std::int64_t>*>(memory + begun_bytes + note_bytes);
+  first_slot_ = memory + begun_bytes + note_bytes + progress_bytes;
 }
 
 void UpdateLog::reserve_state(int kinds) {
@@ -188,90 +152,108 @@ std::int64_t UpdateLog::last_begun() const {
   return last;
 }
 
-bool UpdateLog::is_complete(std::int64_t block) const {
-  return complete_[block].load(std::memory_order_relaxed) == static_cast<std::uint32_t>(update_);
+// Chunks of the block that are new in this update; kChunksOfBlock if the whole block is.
+std::int64_t UpdateLog::new_chunks(std::int64_t block) const {
+  const std::int64_t progress = progress_[block].load(std::memory_order_relaxed);
+  return progress / (kChunksOfBlock + 1) == update_ ? progress % (kChunksOfBlock + 1) : 0;
+}
+
+void UpdateLog::set_new_chunks(std::int64_t block, std::int64_t chunks) {
+  progress_[block].store(update_ * (kChunksOfBlock + 1) + chunks, std::memory_order_relaxed);
 }
 
 UpdateLog::Slot& UpdateLog::slot(std::int64_t index) const {
   return *reinterpret_cast<Slot*>(first_slot_ + index * slot_bytes_);
 }
 
-void UpdateLog::update(const Part& part, bool averages, UpdateBlock update) {
-  const std::int64_t blocks = blocks_of(part.range);
+void UpdateLog::update(const Part& part, bool averages, int kinds, UpdateBlock update) {
+  const std::int64_t blocks = blocks_in(part.range);
   const std::int64_t worth = (part.range.count + kGrain - 1) / kGrain;
   const std::int64_t tasks = std::min(worth, slots_);
   at::parallel_for(0, tasks, 1, [&](std::int64_t first, std::int64_t last) {
     for (std::int64_t task = first; task < last; ++task) {
-      update_blocks(part, blocks * task / tasks, blocks * (task + 1) / tasks,
-                    slot(group_.rank() * slots_ + task), averages, update);
+      Slot& own = slot(group_.rank() * slots_ + task);
+      own.kinds = kinds;
+      in_this_order();
+      update_blocks(part, blocks * task / tasks, blocks * (task + 1) / tasks, own, averages,
+                    update);
+      in_this_order();
+      own.position.store(0, std::memory_order_relaxed);
+      in_this_order();
     }
   });
 }
 
-// In one thread, with its log.
-void UpdateLog::update_blocks(const Part& part, std::int64_t first, std::int64_t last, Slot& log,
+// In one thread.
+void UpdateLog::update_blocks(const Part& part, std::int64_t first, std::int64_t last, Slot& slot,
                               bool averages, UpdateBlock update) {
-  const Arrays arrays = arrays_of(part);
   const at::ScalarType type = part.values.scalar_type();
   const std::int64_t size = part.values.element_size();
   const double scale = scale_over(static_cast<int>(part.gradients.size()), ReduceOp::mean, 1);
-  std::byte* const own = part.gradients[static_cast<std::size_t>(part.owner)];
-  c10::SmallVector<const void*, kRanksOnStack> from(part.gradients.size());
+  std::vector<const void*> from(part.gradients.size());
   // Means do not replace gradients yet, which are needed if the block is computed again.
-  alignas(kLine) std::array<std::byte, kLogged * kMaxElementSize> means;
+  alignas(kLogAlignment) std::array<std::byte, kBlock * kMaxElementSize> means;
   void* const to_means = means.data();
   for (std::int64_t block = first; block < last; ++block) {
-    if (is_complete(part.first_block + block)) continue;
-    const ElementRange elements = elements_of(part, block);
-    const std::int64_t offset = elements.begin * size;
+    const std::int64_t number = part.first_block + block;
+    const std::int64_t chunks = new_chunks(number);
+    if (chunks == kChunksOfBlock) continue;
+    const std::int64_t begin = block * kBlock + chunks * kLogged;
+    const std::int64_t end = std::min((block + 1) * kBlock, part.range.count);
+    std::byte* const own = part.gradients[static_cast<std::size_t>(part.owner)] + begin * size;
     if (averages) {
       for (std::size_t rank = 0; rank < from.size(); ++rank) {
-        from[rank] = part.gradients[rank] + offset;
+        from[rank] = part.gradients[rank] + begin * size;
       }
-      reduce(from, {&to_means, 1}, elements.count, type, ReduceOp::mean, scale);
+      reduce(from, {&to_means, 1}, end - begin, type, ReduceOp::mean, scale);
     }
-    std::byte* to = log.data();
-    for_each_piece(arrays, elements, [&](const std::byte* old, std::size_t bytes) {
-      std::memcpy(to, old, bytes);
-      to += bytes;
-    });
+    const UndoLog log(slot.buffers(), buffer_bytes_, slot.position, begin,
+                      number * kChunksOfBlock + chunks + 1);
+    update(begin, end, averages ? means.data() : own, &log);
     in_this_order();
-    log.next_block.store(part.first_block + block + 1, std::memory_order_relaxed);
+    set_new_chunks(number, kChunksOfBlock);
     in_this_order();
-    update(elements.begin, elements.end(), averages ? means.data() : own + offset);
-    in_this_order();
-    complete_[part.first_block + block].store(static_cast<std::uint32_t>(update_),
-                                              std::memory_order_relaxed);
-    in_this_order();
-    log.next_block.store(0, std::memory_order_relaxed);
-    in_this_order();
-    if (averages)
-      std::memcpy(own + offset, to_means, static_cast<std::size_t>(elements.count * size));
+    if (averages) std::memcpy(own, to_means, static_cast<std::size_t>((end - begin) * size));
   }
 }
 
 void UpdateLog::restore_blocks() {
   for (std::int64_t index = 0; index < group_.size() * slots_; ++index) {
-    Slot& log = slot(index);
-    const std::int64_t block = log.next_block.load(std::memory_order_relaxed) - 1;
-    if (block < 0) continue;
-    const Part* part = nullptr;
-    for (const std::vector<Part>& parts : parts_) {
-      for (const Part& other : parts) {
-        if (other.first_block <= block) part = &other;
-      }
-    }
-    if (!is_complete(block)) {
-      const std::byte* from = log.data();
-      for_each_piece(arrays_of(*part), elements_of(*part, block - part->first_block),
-                     [&](std::byte* to, std::size_t bytes) {
-                       std::memcpy(to, from, bytes);
-                       from += bytes;
-                     });
-      in_this_order();
-    }
-    log.next_block.store(0, std::memory_order_relaxed);
+    Slot& own = slot(index);
+    const std::int64_t position = own.position.load(std::memory_order_relaxed);
+    if (position == 0) continue;
+    const std::int64_t number = (position - 1) / kChunksOfBlock;
+    if (new_chunks(number) != kChunksOfBlock) restore_chunk(own, position);
+    own.position.store(0, std::memory_order_relaxed);
   }
+}
+
+// The chunks of the block before this one are new.
+void UpdateLog::restore_chunk(Slot& slot, std::int64_t position) {
+  const std::int64_t number = (position - 1) / kChunksOfBlock;
+  const std::int64_t chunk = (position - 1) % kChunksOfBlock;
+  const Part* part = nullptr;
+  for (const std::vector<Part>& parts : parts_) {
+    for (const Part& other : parts) {
+      if (other.first_block <= number) part = &other;
+    }
+  }
+  const std::int64_t begin = (number - part->first_block) * kBlock + chunk * kLogged;
+  const std::int64_t count = std::min(kLogged, part->range.count - begin);
+  const std::byte* from = slot.buffers() + position % 2 * buffer_bytes_;
+  const auto restore = [&](const at::Tensor& tensor) {
+    const std::int64_t size = tensor.element_size();
+    std::memcpy(static_cast<std::byte*>(tensor.data_ptr()) + begin * size, from,
+                static_cast<std::size_t>(count * size));
+    from += count * size;
+  };
+  restore(part->values);
+  for (std::int64_t kind = 0; kind < slot.kinds; ++kind) {
+    restore(part->state[static_cast<std::size_t>(kind)]);
+  }
+  in_this_order();
+  set_new_chunks(number, chunk);
+  in_this_order();
 }
 
 }  // namespace lockstep::optim

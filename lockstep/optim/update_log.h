@@ -3,10 +3,11 @@
 // have one copy of the parameters (one_copy.h). It lies in memory that all ranks map: the
 // optimizer's state, a log of the blocks that are being changed, and which blocks are complete.
 //
-// A rank updates its parts of parameters in blocks. Before it changes a block, it copies the old
-// values and the old state into its log; afterwards it stamps the block with the number of the
-// update. So each block is complete, or old, or its old contents are in a log. The gradients, which
-// all ranks map too, then give the new contents, with the same bits whoever computes them.
+// A rank updates its parts of parameters in blocks, and these in chunks. Before it changes a chunk,
+// it copies the old values and the old state into its log (undo_log.h); after a block it notes the
+// number of the update. So each chunk is new, or old, or its old contents are in a log. The
+// gradients, which all ranks map too, then give the new contents, with the same bits whoever
+// computes them.
 #pragma once
 
 #include <atomic>
@@ -19,12 +20,17 @@
 
 #include "lockstep/comm/process_group.h"
 #include "lockstep/optim/flat_parameters.h"
+#include "lockstep/optim/kernels/undo_log.h"
 #include "lockstep/tensor/piece.h"
 
 namespace lockstep::optim {
 
 // How many elements are worth another thread.
 constexpr std::int64_t kGrain = 32 * 1024;
+
+// How many elements pass through average, update and store at a time: so few that they stay in the
+// core's fastest cache.
+constexpr std::int64_t kBlock = 2 * 1024;
 
 // Parameters are counted as in FlatParameters. Updates are counted from 1. The state of a parameter
 // has tensors of several kinds, such as the two averages of Adam, counted from 0.
@@ -49,9 +55,10 @@ class UpdateLog {
     std::uint32_t is_updated = 0;
   };
 
-  // Updates the elements of a part from begin to end. `gradient` points to that of element `begin`.
-  using UpdateBlock =
-      c10::function_ref<void(std::int64_t begin, std::int64_t end, const void* gradient)>;
+  // Updates the elements of a part from begin to end, with the log. `gradient` points to that of
+  // element `begin`.
+  using UpdateBlock = c10::function_ref<void(std::int64_t begin, std::int64_t end,
+                                             const void* gradient, const UndoLog* log)>;
 
   // Collective. All buckets of `flat` have one copy. `kinds`: the most that a state may have.
   // BackendError on every rank if there is not enough memory.
@@ -80,7 +87,8 @@ class UpdateLog {
   // Updates the blocks of the part that are not complete in this update, on several threads if
   // there are many. `averages`: the gradient is the mean over the ranks, which becomes the owner's;
   // otherwise it is the owner's already. One call at a time.
-  void update(const Part& part, bool averages, UpdateBlock update);
+  // `kinds`: how many tensors of the state it changes, from the first.
+  void update(const Part& part, bool averages, int kinds, UpdateBlock update);
 
   // For survivors, once nobody changes a block any more. Updates of this number can be completed by
   // update() of all parts.
@@ -93,9 +101,11 @@ class UpdateLog {
   struct Slot;
 
   Slot& slot(std::int64_t index) const;
-  bool is_complete(std::int64_t block) const;
-  void update_blocks(const Part& part, std::int64_t first, std::int64_t last, Slot& log,
+  std::int64_t new_chunks(std::int64_t block) const;
+  void set_new_chunks(std::int64_t block, std::int64_t chunks);
+  void update_blocks(const Part& part, std::int64_t first, std::int64_t last, Slot& slot,
                      bool averages, UpdateBlock update);
+  void restore_chunk(Slot& slot, std::int64_t position);
 
   ProcessGroup& group_;
   std::int64_t update_ = 0;
@@ -105,12 +115,13 @@ class UpdateLog {
   std::vector<at::Tensor> state_;            // by kind
 
   // The mapped memory, and what lies in it.
-  std::int64_t slots_;  // of each rank: one for each thread
+  std::int64_t slots_;         // of each rank: one for each thread
+  std::int64_t buffer_bytes_;  // for a chunk; a slot has two
   std::int64_t slot_bytes_;
   at::Tensor memory_;
-  std::atomic<std::int64_t>* begun_;      // by rank
-  Note* notes_;                           // of two updates
-  std::atomic<std::uint32_t>* complete_;  // the last update in which the block became complete
+  std::atomic<std::int64_t>* begun_;     // by rank
+  Note* notes_;                          // of two updates
+  std::atomic<std::int64_t>* progress_;  // of each block: the update, and its chunks that are new
   std::byte* first_slot_;
 };
 

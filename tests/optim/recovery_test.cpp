@@ -47,10 +47,10 @@ using testing::message_of;
 constexpr std::array<std::int64_t, 5> kSizes{150'000, 3, 40'001, 2'048, 1};
 constexpr std::int64_t kElements = 192'053;
 constexpr double kClip = 0.4;
-const DistributedDataParallelOptions kOneCopy{.one_copy_per_host = true};
+const DistributedDataParallelOptions kRecoverable{.one_copy_per_host = true};
 
 // From -0.5 to 0.5.
-at::Tensor numbers(std::int64_t count) {
+at::Tensor ramp(std::int64_t count) {
   return torch::arange(count, at::kFloat).remainder(1009).div(1009) - 0.5;
 }
 
@@ -58,7 +58,7 @@ at::Tensor numbers(std::int64_t count) {
 struct LinearInEachImpl : torch::nn::Module {
   LinearInEachImpl() {
     for (const std::int64_t size : kSizes) {
-      register_parameter("of_" + std::to_string(size), numbers(size));
+      register_parameter("of_" + std::to_string(size), ramp(size));
     }
   }
   at::Tensor forward(const at::Tensor& x) {
@@ -151,7 +151,7 @@ class Survivor {
 
   void lose(const Plan& plan) {
     at::set_num_threads(plan.threads);
-    DistributedDataParallel<LinearInEach> model(net_, group_, kOneCopy);
+    DistributedDataParallel<LinearInEach> model(net_, group_, kRecoverable);
     Optimizer optimizer(model, options_);
     if (state_) optimizer.load_whole(std::move(state_));
     const std::int64_t returned = train(model, optimizer, plan);
@@ -239,7 +239,7 @@ class Survivor {
   std::vector<int> living_;
   std::shared_ptr<ProcessGroup> group_;
   int groups_ = 0;
-  at::Tensor values_ = numbers(kElements);
+  at::Tensor values_ = ramp(kElements);
   LinearInEach net_;
   std::unique_ptr<torch::optim::Optimizer> state_;  // of the net, between two groups
   std::int64_t steps_ = 0;                          // that the undisturbed net has taken
@@ -294,9 +294,9 @@ TEST(Recovery, IsRefusedWhileALostRankLives) {
     };
     const auto group = joined("all", 3);
     LinearInEach net;
-    DistributedDataParallel<LinearInEach> model(net, group, kOneCopy);
+    DistributedDataParallel<LinearInEach> model(net, group, kRecoverable);
     Adam optimizer(model, 0.01);
-    model(numbers(kElements)).backward();
+    model(ramp(kElements)).backward();
     optimizer.step();
     if (rank.rank() < 2) {
       EXPECT_THAT(message_of<UsageError>([&] { optimizer.recover(joined("two", 2)); }),

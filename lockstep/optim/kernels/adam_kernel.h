@@ -6,6 +6,8 @@
 
 #include <c10/core/ScalarType.h>
 
+#include "lockstep/optim/kernels/undo_log.h"
+
 namespace lockstep::optim {
 
 // The constants of one step of a parameter.
@@ -31,8 +33,9 @@ struct AdamMemory {
 };
 
 // Updates the elements from begin to end. An element's bits do not depend on the range, nor on the
-// processor. Half types are computed in float. The type must be one that can_update() takes.
+// processor. Half types are computed in float. The type must be one that can_update() takes. With a
+// log, old contents are kept there, array after array in the order of the members.
 void update_adam(const AdamMemory& memory, std::int64_t begin, std::int64_t end,
-                 at::ScalarType type, const AdamConstants& constants);
+                 at::ScalarType type, const AdamConstants& constants, const UndoLog* log = nullptr);
 
 }  // namespace lockstep::optim
