@@ -127,8 +127,50 @@ std::string course_data(const std::vector<RankCourse>& ranks) {
   return json.dump();
 }
 
+// Names the rank that waits least, and what it does while the others wait for it.
+std::string straggler_note(const std::vector<RankCourse>& ranks) {
+  constexpr double kWorthNaming = 0.05;  // of a step
+  if (ranks.size() < 2 || ranks.front().steps == 0) return "";
+  std::vector<std::vector<double>> parts;
+  for (const RankCourse& course : ranks) parts.push_back(milliseconds_of_step(course));
+  const auto milliseconds = [&](std::size_t rank, std::string_view name) {
+    const auto part = std::ranges::find(kStepParts, name, &StepPart::name);
+    return parts[rank][static_cast<std::size_t>(part - kStepParts.begin())];
+  };
+  const auto waits = [&](std::size_t rank) { return milliseconds(rank, "wait"); };
+  std::size_t last = 0;
+  for (std::size_t rank = 1; rank < ranks.size(); ++rank) {
+    if (waits(rank) < waits(last)) last = rank;
+  }
+  const auto more_than_others = [&](const auto& time_on) {
+    double others = 0;
+    for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+      if (rank != last) others += time_on(rank);
+    }
+    return time_on(last) - others / static_cast<double>(ranks.size() - 1);
+  };
+  const double computing = more_than_others([&](std::size_t rank) {
+    return milliseconds(rank, "forward") + milliseconds(rank, "backward");
+  });
+  const double data =
+      more_than_others([&](std::size_t rank) { return milliseconds(rank, "data"); });
+  const double step = ranks[last].seconds * 1e3 / static_cast<double>(ranks[last].steps);
+  if (std::max(computing, data) > kWorthNaming * step) {
+    return fmt::format(" The others wait for rank {}, which takes {:.3f} ms longer in a step {}.",
+                       last, std::max(computing, data),
+                       computing > data ? "to compute" : "to get its data");
+  }
+  if (waits(last) > kWorthNaming * step) {
+    return fmt::format(
+        " No rank holds up the others: each waits {:.3f} ms in a step, or longer, "
+        "for the network or the memory between them.",
+        waits(last));
+  }
+  return " No rank holds up the others.";
+}
+
 // What the speeds of the ranks say about them: nothing about waiting, if they waited for cores.
-std::string speed_note(const TrainResult& result) {
+std::string speed_note(const TrainResult& result, const std::vector<RankCourse>& ranks) {
   const std::string note = overload(result.core_wait);
   if (!note.empty()) {
     return note +
@@ -136,7 +178,8 @@ std::string speed_note(const TrainResult& result) {
            "the others waited for.";
   }
   return "Ranks that take part in the same steps have the same speed. The one that the others wait "
-         "for is the one that waits least itself.";
+         "for is the one that waits least itself." +
+         straggler_note(ranks);
 }
 
 std::string training_title(const TrainResult& result) {
@@ -163,7 +206,7 @@ std::string to_html(const TrainResult& result, const std::vector<RankCourse>& ra
        {"SUMMARY", escaped(training_summary(result))},
        {"RESULT", html_table(result_cells(result))},
        {"RANKS", html_table(rank_cells(ranks))},
-       {"SPEED", escaped(speed_note(result))},
+       {"SPEED", escaped(speed_note(result, ranks))},
        // A bar for each rank, the axis and the legend.
        {"BARS_HEIGHT", fmt::format("{:.1f}", 7 + 2.5 * static_cast<double>(ranks.size()))},
        {"ON_GPU",

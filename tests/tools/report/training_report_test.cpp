@@ -123,6 +123,23 @@ TEST(TrainingReport, HasTheEvaluationOfEachEpoch) {
               HasSubstr("\"evaluations\":[{\"epoch\":1,\"loss\":1.0,\"accuracy\":0.19},"));
 }
 
+TEST(TrainingReport, NamesTheRankThatTheOthersWaitForAndWhy) {
+  const auto page = [](const std::vector<RankCourse>& ranks) {
+    return to_html(reported_result(), ranks, "", "");
+  };
+  std::vector<RankCourse> ranks = reported_ranks();
+  EXPECT_THAT(page(ranks), HasSubstr("The others wait for rank 2, which takes 0.300 ms longer in a "
+                                     "step to compute."));
+  std::swap(ranks[2].seconds_in["forward"], ranks[2].seconds_in["data"]);
+  ranks[2].seconds_in["backward"] = 0.3;
+  EXPECT_THAT(page(ranks), HasSubstr("rank 2, which takes 0.650 ms longer in a step to get its "
+                                     "data."));
+  ranks.pop_back();
+  EXPECT_THAT(page(ranks), HasSubstr("No rank holds up the others: each waits 0.500 ms in a step"));
+  for (RankCourse& course : ranks) course.seconds_in["wait"] = 0.01;
+  EXPECT_THAT(page(ranks), HasSubstr("No rank holds up the others.</p>"));
+}
+
 TEST(TrainingReport, ClaimsNothingAboutWaitingIfTheLoadExceededTheCores) {
   TrainResult result = reported_result();
   EXPECT_THAT(to_html(result, reported_ranks(), "", ""), HasSubstr("is the one that waits least"));
