@@ -124,6 +124,11 @@ void TrainCommand::describe(::CLI::App& app) {
              "Number of microbatches of which the batch of a step consists, so that the trained "
              "net has the same bits on any number of ranks up to this one; --batch-size then "
              "counts the samples of a microbatch (default: batches are not divided)");
+  app.add_flag("--balance-load", options.trainer.balance_load,
+               "Microbatches for each rank by its speed, which it measures, so that a slow rank "
+               "holds up the others less; the trained net stays the same (default: as many for "
+               "each rank)")
+      ->needs("--microbatches");
   const auto set_amp = [&](const std::string& name) { options.trainer.amp = find_amp(name); };
   choose_from(
       app.add_option_function<std::string>(

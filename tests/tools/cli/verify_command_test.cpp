@@ -62,6 +62,17 @@ TEST_F(VerifyCommand, TrainWithMicrobatchesReportsItsHash) {
   EXPECT_THAT(alone["sha256"].get<std::string>(), SizeIs(64));
 }
 
+TEST_F(VerifyCommand, TrainWithABalancedLoadHasTheSameHash) {
+  std::vector<std::string> train{"train",        "linear", "--device",       "cpu", "--epochs", "1",
+                                 "--batch-size", "8",      "--microbatches", "4",   "--json"};
+  const Json even = Json::parse(run_lockstep(train).out);
+  train.insert(train.end(), {"--ranks", "2", "--balance-load"});
+  EXPECT_EQ(Json::parse(run_lockstep(train).out)["sha256"], even["sha256"]);
+  const Ended whole = run_lockstep({"train", "linear", "--balance-load"});
+  EXPECT_EQ(whole.code, 2);
+  EXPECT_THAT(whole.err, HasSubstr("--microbatches"));
+}
+
 TEST_F(VerifyCommand, RefusesMoreRanksThanMicrobatches) {
   const Ended ended =
       run_lockstep({"verify", "linear", "--device", "cpu", "--ranks", "4", "--microbatches", "3"});
