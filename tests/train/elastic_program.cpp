@@ -59,6 +59,7 @@ struct Plan {
   std::int64_t check_in_sync = 0;
   std::string group = "job";  // or "split": each rank trains with a group of its own
   std::string again = {};     // "fit" or "trainer": trains once more, with this one or another one
+  int slow_member = -1;  // if given, the load is balanced
 };
 
 std::vector<std::string> split(const std::string& text) {
@@ -99,6 +100,7 @@ Plan parse(int argc, char** argv) {
       {"check_in_sync", [&](const std::string& value) { plan.check_in_sync = std::stoll(value); }},
       {"group", [&](const std::string& value) { plan.group = value; }},
       {"again", [&](const std::string& value) { plan.again = value; }},
+      {"slow", [&](const std::string& value) { plan.slow_member = std::stoi(value); }},
   };
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
@@ -162,6 +164,12 @@ struct Faults : TrainerCallback {
   void before_checkpoint(std::int64_t step) override { die("checkpoint", step); }
 };
 
+// Some ten times as much as the net computes.
+void compute_in_vain() {
+  const at::Tensor matrix = at::full({128, 128}, 0.5);
+  for (int i = 0; i < 10; ++i) at::mm(matrix, matrix);
+}
+
 Sequential make_net() {
   namespace nn = torch::nn;
   if (plan.model == "linear") return Sequential{nn::Linear(1, 1)};
@@ -197,6 +205,7 @@ void train() {
   MemoryLoader loader(input, target, sampler, {.batch_size = 3});
   TrainerOptions options{.epochs = plan.epochs,
                          .microbatches = plan.microbatches,
+                         .balance_load = plan.slow_member >= 0,
                          .lr_schedule =
                              [calls = 0](std::int64_t steps) mutable {
                                die("schedule", ++calls);
@@ -220,6 +229,7 @@ void train() {
   std::int64_t epoch = 0;
   const auto loss = [](auto& model, auto& batch) {
     die("loss", current_step);
+    if (plan.slow_member >= 0 && member() == plan.slow_member) compute_in_vain();
     return at::mse_loss(model(batch.data), batch.target);
   };
   for (const Place& place : plan.deaths) {
