@@ -59,7 +59,7 @@ struct Plan {
   std::int64_t check_in_sync = 0;
   std::string group = "job";  // or "split": each rank trains with a group of its own
   std::string again = {};     // "fit" or "trainer": trains once more, with this one or another one
-  int slow_member = -1;  // if given, the load is balanced
+  int slow_member = -1;       // if given, the load is balanced
 };
 
 std::vector<std::string> split(const std::string& text) {
