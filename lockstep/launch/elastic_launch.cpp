@@ -163,7 +163,10 @@ std::pair<bool, std::string> ElasticLaunch::decide(int ranks) {
   if (members_.any_finished()) {
     return {false, "its training has ended, or is about to, so that no rank may leave or join"};
   }
-  if (ranks == before) return {true, "it is to have so many ranks already"};
+  if (ranks == before) {
+    return {true, members_.has_place() ? "those that are missing are started"
+                                       : "it is to have so many ranks already"};
+  }
   return {true, fmt::format("{} instead of {}: {} at the end of a step", ranks_in_words(ranks),
                             before, ranks > before ? "newcomers join" : "the highest ranks leave")};
 }
@@ -172,7 +175,8 @@ std::pair<bool, std::string> ElasticLaunch::decide(int ranks) {
 void ElasticLaunch::resize(std::vector<std::string>& lines) {
   if (!wish_) return;
   const int before = members_.wanted();
-  if (members_.any_finished() || *wish_ == before) return wish_.reset();
+  const bool changes = *wish_ != before || members_.has_place();
+  if (members_.any_finished() || !changes) return wish_.reset();
   if (*wish_ < before && !members_train()) return;
   const ElasticChange change = members_.resize(*wish_);
   wish_.reset();

@@ -54,6 +54,8 @@ class ElasticMembers {
   int replacements_left() const { return replacements_; }
   // How many ranks the job wants to have.
   int wanted() const { return wanted_; }
+  // Whether fewer run, newcomers included, and another one may be started.
+  bool has_place() const;
   // Whether a member has finished or completed the training.
   bool any_finished() const { return finished_ > 0; }
 
@@ -81,7 +83,6 @@ class ElasticMembers {
 
  private:
   void remove_ended(const std::vector<MemberEnd>& ends, ElasticChange& change);
-  bool has_place() const;
   void start_newcomer(ElasticChange& change);
   void start_replacements(ElasticChange& change);
   void dismiss_newcomer(ElasticChange& change);

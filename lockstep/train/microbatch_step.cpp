@@ -449,9 +449,16 @@ std::vector<RankLoad> MicrobatchStep::loads_in(const float* counts) const {
 
 std::optional<std::string> MicrobatchStep::change_shares() {
   if (better_runs_.empty()) return std::nullopt;
-  runs_of_ranks_ = std::exchange(better_runs_, {});
+  const std::vector<LeafRange> before =
+      std::exchange(runs_of_ranks_, std::exchange(better_runs_, {}));
+  try {
+    renew_memory();
+  } catch (const BackendError&) {
+    // There is not enough memory, which every rank is told. A step with these shares works.
+    runs_of_ranks_ = before;
+    return std::nullopt;
+  }
   workers_.clear();
-  renew_memory();
   return load_text(runs_of_ranks_, loads_);
 }
 

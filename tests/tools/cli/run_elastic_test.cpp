@@ -293,6 +293,16 @@ TEST_F(RunElastic, ShrinksWhenItIsAskedTo) {
   EXPECT_THAT(program.out(), Not(HasSubstr("failed as it left")));
 }
 
+TEST_F(RunElastic, GetsItsLostRanksBackWhenItIsAskedTo) {
+  Program program(job("1:2", 2, {"--max-restarts", "0"}));
+  wait_for(program, 0, 2);
+  signal(0, SIGKILL);
+  wait_for(program, 1, 1);
+  EXPECT_THAT(resize(program, 2).out, HasSubstr("those that are missing are started"));
+  wait_for(program, 2, 2);
+  expect_to_finish(program);
+}
+
 // Its launcher is found by the name that its ranks know.
 TEST_F(RunElastic, IsResizedByItsRunId) {
   Program program(job("1:2", 1, {"--max-restarts", "1"}));
