@@ -318,7 +318,7 @@ void check_elastic(const ProcessGroup& group, const TrainerOptions& options, boo
 
 void check_fit(const ProcessGroup& group, const TrainerOptions& options, const FitOptions& fit,
                bool can_begin_again) {
-  if (options.balance_load && group.size() > 1 && !can_begin_again) {
+  if (options.balance_load && !can_begin_again) {
     throw UsageError(
         trainer_on(group),
         "balance_load deals the rest of an epoch anew, and a loop over libtorch's data "
