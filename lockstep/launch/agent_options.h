@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "lockstep/core/environment.h"
+#include "lockstep/core/net/tcp_socket.h"
 #include "lockstep/core/unique_fd.h"
 #include "lockstep/launch/rank_environment.h"
 #include "lockstep/launch/rank_reports.h"
@@ -43,8 +44,21 @@ struct JobAttempt {
   std::string run_id{};
 };
 
-// A job that goes on without ranks that it loses, and replaces them (docs/elastic.md). On one
-// machine only.
+// Several hosts of an elastic job, each with its own launch of as many ranks. They meet in etcd.
+struct ClusterOptions {
+  // Where etcd serves its clients.
+  Endpoint etcd{};
+  // Names the job there.
+  std::string job{};
+  // How many hosts begin it. More may join later.
+  int hosts = 2;
+  // An address of this host that the others can reach. If empty, the one that reaches etcd.
+  std::string address{};
+  // Authenticates ranks; may be empty.
+  std::string secret{};
+};
+
+// A job that goes on without ranks that it loses, and replaces them (docs/elastic.md).
 struct ElasticOptions {
   // The job fails when fewer ranks than this are left.
   int least = 1;
@@ -56,6 +70,8 @@ struct ElasticOptions {
   // A rank that makes no progress for so long after its first step, and lets the others wait, is
   // killed. 0: none is.
   std::chrono::milliseconds hang_timeout{};
+  // If empty, all ranks are on this machine. Otherwise `least` and `most` count those of all hosts.
+  std::optional<ClusterOptions> cluster{};
 };
 
 // Members have initializers so that g++ does not warn about those that a caller omits.

@@ -273,7 +273,7 @@ void ElasticLaunch::kill_hanging() {
 
 void ElasticLaunch::open_generation() {
   const Generation& generation = members_.generation();
-  store_.set(members_key(generation.number), encode_members(generation.members));
+  store_.set(members_key(generation.number), encode_members({generation.members, generation.store}));
   board_.set_generation(generation.number);
   if (generation.number > 0) store_.drop(generation_prefix(generation.number - 1));
   for (const int member : generation.members) {

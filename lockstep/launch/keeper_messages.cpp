@@ -40,7 +40,7 @@ struct Encoder {
                 std::string_view(failed.what).substr(0, kLongestReason));
   }
   std::string operator()(const PlacedRank& start) const {
-    return pack(Topic::start, start.rank, start.place);
+    return pack(Topic::start, start.rank, start.place, start.member);
   }
   std::string operator()(const EndRanks& end) const { return pack(Topic::end, end.grace.count()); }
 };
@@ -166,7 +166,7 @@ std::optional<LauncherMessage> receive_from_launcher(int socket) {
     return EndRanks{std::chrono::milliseconds(packed.next<std::chrono::milliseconds::rep>())};
   }
   PlacedRank start;
-  packed.read_all(start.rank, start.place);
+  packed.read_all(start.rank, start.place, start.member);
   return start;
 }
 

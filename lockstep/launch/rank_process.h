@@ -32,6 +32,8 @@ void flush_streams();
 struct PlacedRank {
   int rank = 0;
   int place = 0;
+  // Its number among the members of all hosts, if it is to join an elastic job of several.
+  std::optional<int> member = {};
 
   bool operator==(const PlacedRank&) const = default;
 };

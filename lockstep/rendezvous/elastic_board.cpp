@@ -97,14 +97,14 @@ std::string members_key(int generation) {
   return fmt::format("lockstep/members/{}", generation);
 }
 
-std::string encode_members(const std::vector<int>& members) {
-  return pack(members);
+std::string encode_members(const OpenGeneration& generation) {
+  return pack(generation.members, generation.store);
 }
 
-std::vector<int> decode_members(std::string_view bytes) {
-  std::vector<int> members;
-  unpack(bytes, members);
-  return members;
+OpenGeneration decode_members(std::string_view bytes) {
+  OpenGeneration generation;
+  unpack(bytes, generation.members, generation.store);
+  return generation;
 }
 
 std::string join_key(int member) {

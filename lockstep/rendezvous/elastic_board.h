@@ -50,11 +50,16 @@ class ElasticBoard {
 // The file's name in the folder of the launcher's store.
 inline constexpr const char* kBoardName = "board";
 
-// The key under which the launcher's store holds a generation's members.
+// The key under which the launcher's store holds a generation's members, and where they meet.
 std::string members_key(int generation);
-std::string encode_members(const std::vector<int>& members);
+struct OpenGeneration {
+  std::vector<int> members{};
+  // As in Generation.
+  std::string store{};
+};
+std::string encode_members(const OpenGeneration& generation);
 // BackendError if the bytes are no members.
-std::vector<int> decode_members(std::string_view bytes);
+OpenGeneration decode_members(std::string_view bytes);
 
 // The key that a newcomer sets when it can train.
 std::string join_key(int member);

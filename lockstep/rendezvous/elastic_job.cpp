@@ -12,33 +12,51 @@
 
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
+#include "lockstep/core/net/secret.h"
+#include "lockstep/core/net/tcp_socket.h"
 #include "lockstep/rendezvous/elastic_board.h"
 #include "lockstep/rendezvous/losses.h"
 #include "lockstep/rendezvous/store_client.h"
+#include "lockstep/rendezvous/tcp_store.h"
 
 namespace lockstep {
 namespace {
 
-// The launcher's store for the members of one generation. The launcher ends requests about keys of
+// How long a member waits at a store of another host before it looks whether a newer generation is
+// open: that host may be gone without a word.
+constexpr std::chrono::milliseconds kRemoteWait{250};
+// For answers of that store that depend on no other rank.
+constexpr std::chrono::milliseconds kRemotePatience{10'000};
+
+// The store of one generation's members. A launcher ends requests to its own store about keys of
 // generations that are over.
 class GenerationStore final : public Store {
  public:
-  GenerationStore(std::shared_ptr<const ElasticBoard> board, const std::string& path,
-                  int generation, StoreUser user)
+  // `remote`: whether the store may be on another host.
+  GenerationStore(std::shared_ptr<const ElasticBoard> board, std::shared_ptr<Store> store,
+                  bool remote, int generation, ErrorContext context)
       : board_(std::move(board)),
+        remote_(remote),
         generation_(generation),
-        context_(user.context),
+        context_(std::move(context)),
         prefix_(generation_prefix(generation)),
-        store_(path, std::move(user)) {}
+        store_(std::move(store)) {}
 
   void set(const std::string& key, const std::string& value) override {
-    while_newest([&] { store_.set(prefix_ + key, value); });
+    while_newest([&] { store_->set(prefix_ + key, value); });
   }
   std::int64_t add(const std::string& key, std::int64_t amount) override {
-    return while_newest([&] { return store_.add(prefix_ + key, amount); });
+    return while_newest([&] { return store_->add(prefix_ + key, amount); });
   }
   std::string get(const std::string& key, const Deadline& deadline) override {
-    return while_newest([&] { return store_.get(prefix_ + key, deadline); });
+    while (remote_ && deadline.remaining() > kRemoteWait) {
+      try {
+        return while_newest([&] { return store_->get(prefix_ + key, Deadline::after(kRemoteWait)); });
+      } catch (const TimeoutError&) {
+        check_newest();
+      }
+    }
+    return while_newest([&] { return store_->get(prefix_ + key, deadline); });
   }
 
  private:
@@ -47,9 +65,10 @@ class GenerationStore final : public Store {
     check_newest();
     try {
       return request();
-    } catch (const BackendError&) {
+    } catch (const BackendError& error) {
       check_newest();
-      throw;
+      if (!remote_) throw;
+      throw PeerLost(within(context_, error));
     }
   }
 
@@ -64,10 +83,11 @@ class GenerationStore final : public Store {
   }
 
   std::shared_ptr<const ElasticBoard> board_;
+  bool remote_;
   int generation_;
   ErrorContext context_;
   std::string prefix_;
-  LocalStore store_;
+  std::shared_ptr<Store> store_;
 };
 
 constexpr const char* kSetByLauncher =
@@ -137,9 +157,11 @@ std::optional<Generation> ElasticJob::wait_for_generation(int after, const Deadl
   while (true) {
     // Waits for the next generation, but takes the newest.
     const int number = std::max(after + 1, board_->generation());
-    Generation found{number, {}};
+    Generation found{.number = number};
     try {
-      found.members = decode_members(store.get(members_key(number), deadline));
+      OpenGeneration open = decode_members(store.get(members_key(number), deadline));
+      found.members = std::move(open.members);
+      found.store = std::move(open.store);
     } catch (const TimeoutError&) {
       throw TimeoutError(
           of_job("wait_for_generation"),
@@ -165,15 +187,34 @@ Membership ElasticJob::membership(const Generation& generation) const {
                      "pass what wait_for_generation() has returned");
   }
   const auto size = static_cast<int>(generation.members.size());
-  const StoreUser user{.context = {.rank = *rank, .size = size}};
-  return {.rank = *rank,
-          .world_size = size,
-          .local_rank = place_,
-          .local_world_size = size,
-          .generation = generation.number,
-          .store = std::make_shared<GenerationStore>(board_, store_, generation.number, user),
-          // The launcher is not told: it sees by itself which members end.
-          .losses = std::make_shared<LossRecord>(*rank, std::nullopt)};
+  const ErrorContext context{.rank = *rank, .size = size};
+  Membership membership{.rank = *rank,
+                        .world_size = size,
+                        .local_rank = place_,
+                        .local_world_size = size,
+                        .generation = generation.number,
+                        .store = nullptr,
+                        // The launcher is not told: it sees by itself which members end.
+                        .losses = std::make_shared<LossRecord>(*rank, std::nullopt)};
+  std::shared_ptr<Store> store;
+  const bool remote = !generation.store.empty();
+  if (remote) {
+    const auto endpoint = parse_endpoint(generation.store);
+    if (!endpoint) throw UsageError(context, fmt::format("no store is \"{}\"", generation.store));
+    membership.address = endpoint->host;
+    membership.secret = secret_of_environment();
+    store = make_tcp_store_client({.host = endpoint->host,
+                                   .port = endpoint->port,
+                                   .secret = membership.secret,
+                                   .rank = *rank,
+                                   .world_size = size,
+                                   .timeout = kRemotePatience});
+  } else {
+    store = std::make_shared<LocalStore>(store_, StoreUser{.context = context});
+  }
+  membership.store = std::make_shared<GenerationStore>(board_, std::move(store), remote,
+                                                       generation.number, context);
+  return membership;
 }
 
 bool ElasticJob::wants_change(int generation) const noexcept {

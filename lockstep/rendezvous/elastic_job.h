@@ -24,6 +24,8 @@ struct Generation {
   int number = 0;
   // In the order of their ranks. Members keep their order, and new ones come last.
   std::vector<int> members = {};
+  // Where they meet if they are on several hosts, as "host:port"; empty on one.
+  std::string store = {};
 
   // nullopt if it is no member of this generation.
   std::optional<int> rank_of(int member) const;

@@ -112,13 +112,16 @@ class TcpStore final : public StoreClient {
 
 }  // namespace
 
+ServedStore serve_tcp_store(UniqueFd listener, const TcpStoreOptions& options) {
+  const std::uint16_t port = local_address(listener.get()).port;
+  auto store = std::make_shared<TcpStore>(options, port);
+  store->serve(std::move(listener), options.world_size);
+  return {std::move(store), port};
+}
+
 ServedStore serve_tcp_store(const TcpStoreOptions& options) {
   try {
-    UniqueFd listener = listen_tcp(options.host, options.port);
-    const std::uint16_t port = local_address(listener.get()).port;
-    auto store = std::make_shared<TcpStore>(options, port);
-    store->serve(std::move(listener), options.world_size);
-    return {std::move(store), port};
+    return serve_tcp_store(listen_tcp(options.host, options.port), options);
   } catch (const AddressInUse& error) {
     throw_not_served(options, error);
   } catch (const BackendError& error) {
@@ -140,6 +143,10 @@ std::shared_ptr<Store> join_tcp_store(const TcpStoreOptions& options) {
     details.cause = fmt::format("the store at {} cannot be reached: {}", address, details.cause);
     throw BackendError(std::move(details));
   }
+  return make_tcp_store_client(options);
+}
+
+std::shared_ptr<Store> make_tcp_store_client(const TcpStoreOptions& options) {
   return std::make_shared<TcpStore>(options, options.port);
 }
 

@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 
+#include "lockstep/core/unique_fd.h"
 #include "lockstep/rendezvous/store.h"
 
 namespace lockstep {
@@ -31,9 +32,13 @@ struct ServedStore {
   std::uint16_t port;
 };
 ServedStore serve_tcp_store(const TcpStoreOptions& options);
+// The same behind a socket that listens already, at options.host.
+ServedStore serve_tcp_store(UniqueFd listener, const TcpStoreOptions& options);
 
 // The other ranks' end. Returns when rank 0 serves the store; TimeoutError if it does not in time,
 // BackendError if it does not know the secret or something else listens there.
 std::shared_ptr<Store> join_tcp_store(const TcpStoreOptions& options);
+// The same without waiting: for a store that is served already.
+std::shared_ptr<Store> make_tcp_store_client(const TcpStoreOptions& options);
 
 }  // namespace lockstep

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Who belongs to an elastic job of several hosts, as their agents write it into etcd, and which
+// generation follows. Without processes, clocks and etcd.
+#pragma once
+
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/rendezvous/elastic_job.h"
+
+namespace lockstep {
+
+// What an agent says of its host. It is there as long as the agent's lease lives.
+struct HostRecord {
+  // Where the agent serves the store of the generations whose rank 0 is on this host: "host:port".
+  std::string store{};
+  // Newcomers on this host that can train.
+  std::vector<int> joined{};
+  // The newest generation in which all of its members on this host have made progress.
+  int trains = -1;
+
+  bool operator==(const HostRecord&) const = default;
+};
+
+std::string encode(const HostRecord& record);
+// BackendError if the bytes are no record.
+HostRecord decode_host(std::string_view bytes);
+
+// The hosts that live, by their names.
+using LiveHosts = std::map<std::string, HostRecord>;
+
+// The record that all agents share. Each may change it, by these functions and one after another.
+struct ClusterJob {
+  // What all agents must have been told alike, in words: hosts, ranks and limits.
+  std::string terms{};
+  // With the number -1 before the first one.
+  Generation generation{.number = -1};
+  // The host of each member that runs, in the generation or as a newcomer.
+  std::map<int, std::string> hosts{};
+  // Members that have completed the training and still run.
+  std::vector<int> completed{};
+  // How many members have completed it.
+  int finished = 0;
+  int next_member = 0;
+  // Why the job cannot go on; empty as long as it can.
+  std::string failure{};
+
+  bool operator==(const ClusterJob&) const = default;
+
+  // Opens the first generation, with so many ranks on each of these hosts, in this order.
+  void found(const std::vector<std::string>& names, int ranks, const LiveHosts& live);
+  // Further members on this host, which are to join.
+  void add_newcomers(const std::string& host, int count);
+  // The member has completed the training. As in ElasticMembers, it has no part in later
+  // generations, nobody joins any more, and the job fails if the member does.
+  void complete(int member);
+  // The member has ended, with exit code 0 or without. `what` says how.
+  void end(int member, bool success, const std::string& what);
+  // The member is ended by its agent, and missed by nobody: a newcomer that is late.
+  void dismiss(int member);
+
+  // Draws the conclusions: removes the members of hosts that do not live; opens a generation
+  // without those that were lost, or else with newcomers once all hosts train. Fails if fewer than
+  // `least` members are left.
+  void settle(const LiveHosts& live, int least);
+
+  bool has_newcomers() const;
+  std::vector<int> members_on(const std::string& host) const;
+
+ private:
+  void open(const LiveHosts& live);
+};
+
+std::string encode(const ClusterJob& job);
+// BackendError if the bytes are no such record.
+ClusterJob decode_job(std::string_view bytes);
+
+}  // namespace lockstep

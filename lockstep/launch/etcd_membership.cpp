@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Renews the lease, reads the records, and replaces the shared one until no other agent was faster.
+#include "lockstep/launch/etcd_membership.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+
+#include "lockstep/core/error.h"
+
+namespace lockstep {
+namespace {
+
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+
+constexpr milliseconds kRenewalInterval{2'000};
+// For an answer of etcd; a renewal may fail twice before the ranks must be killed.
+constexpr milliseconds kEtcdPatience{2'000};
+// Before etcd is asked again after an error.
+constexpr milliseconds kEtcdPause{200};
+constexpr std::chrono::minutes kMeetingWait{30};
+// For the last changes.
+constexpr milliseconds kLeaveWait{5'000};
+
+void ring(const UniqueFd& bell) {
+  ::eventfd_write(bell.get(), 1);
+}
+
+void silence(const UniqueFd& bell) {
+  eventfd_t rung = 0;
+  ::eventfd_read(bell.get(), &rung);
+}
+
+UniqueFd make_bell() {
+  UniqueFd bell(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!bell) throw BackendError("cannot make an eventfd: raise ulimit -n");
+  return bell;
+}
+
+std::string terms_of(const ElasticOptions& options, int ranks) {
+  return fmt::format("--nnodes {} --nproc-per-node {} --elastic {}:{}", options.cluster->hosts,
+                     ranks, options.least, options.most);
+}
+
+}  // namespace
+
+EtcdMembership::EtcdMembership(const ElasticOptions& options, int ranks)
+    : options_(options),
+      ranks_(ranks),
+      prefix_(fmt::format("/lockstep/{}/", options.cluster->job)),
+      terms_(terms_of(options, ranks)),
+      etcd_(options.cluster->etcd, kEtcdPatience),
+      address_(options.cluster->address),
+      news_(make_bell()),
+      wake_(make_bell()) {
+  const Endpoint& etcd = options.cluster->etcd;
+  const Deadline deadline = Deadline::after(kEtcdPatience);
+  if (address_.empty()) {
+    address_ = local_address(connect_tcp_at_once(etcd.host, etcd.port, deadline).get()).host;
+  }
+  listener_ = listen_tcp(address_, 0);
+  record_.store = in_words(local_address(listener_.get()));
+  renewed_at_ = Clock::now().time_since_epoch().count();
+  lease_ = etcd_.grant_lease(kLease);
+  host_ = fmt::format("{}#{:x}", address_, lease_);
+  publish_record();
+}
+
+EtcdMembership::View EtcdMembership::read() const {
+  const EtcdClient::Snapshot found = etcd_.read(prefix_);
+  View view{.revision = found.revision};
+  std::vector<std::pair<std::int64_t, std::string>> order;
+  const std::string hosts = key("hosts/");
+  for (const auto& [name, entry] : found.entries) {
+    try {
+      if (name == key("job")) {
+        view.changed = entry.changed;
+        view.job = decode_job(entry.value);
+      } else if (name.starts_with(hosts)) {
+        view.live[name.substr(hosts.size())] = decode_host(entry.value);
+        order.emplace_back(entry.made, name.substr(hosts.size()));
+      }
+    } catch (const BackendError& error) {
+      throw UsageError(ErrorContext{}, fmt::format("the key {} of etcd is not Lockstep's: {}", name,
+                                                   error.details().cause),
+                       "give another --rdzv-id, or delete the key with etcdctl");
+    }
+  }
+  std::ranges::sort(order);
+  for (auto& [made, name] : order) view.order.push_back(std::move(name));
+  return view;
+}
+
+void EtcdMembership::renew_if_due() {
+  const auto now = Clock::now();
+  if (now.time_since_epoch() < Clock::duration(renewed_at_) + kRenewalInterval) return;
+  etcd_.keep_alive(lease_);
+  renewed_at_ = now.time_since_epoch().count();
+}
+
+void EtcdMembership::publish_record() {
+  HostRecord record;
+  {
+    const std::lock_guard lock(mutex_);
+    record = record_;
+  }
+  if (record == told_) return;
+  etcd_.put(host_key(), encode(record), lease_);
+  told_ = std::move(record);
+}
+
+ClusterJob EtcdMembership::claim(const View& view) const {
+  ClusterJob job = view.job;
+  const bool began = job.generation.number >= 0;
+  // Of a job whose hosts were all lost, nobody else is left to say so.
+  const bool abandoned =
+      std::ranges::none_of(job.hosts,
+                           [&](const auto& entry) { return view.live.contains(entry.second); }) &&
+      (began || view.live.size() == 1);
+  if (job.terms.empty() || abandoned) job = ClusterJob{.terms = terms_};
+  if (job.terms != terms_) {
+    throw UsageError(ErrorContext{},
+                     fmt::format("job {} has {}, and this host was given {}",
+                                 options_.cluster->job, job.terms, terms_),
+                     "give all hosts the same options, or another --rdzv-id");
+  }
+  if (job.finished > 0 || !job.failure.empty()) {
+    throw UsageError(ErrorContext{},
+                     fmt::format("job {} is about to end, so that no host may join it",
+                                 options_.cluster->job),
+                     "give another --rdzv-id, or start again when its other hosts have ended");
+  }
+  if (job.generation.number < 0) {
+    const auto hosts = static_cast<std::size_t>(options_.cluster->hosts);
+    if (view.order.size() >= hosts) {
+      job.found({view.order.begin(), view.order.begin() + options_.cluster->hosts}, ranks_,
+                view.live);
+    }
+  } else if (const int room = options_.most - static_cast<int>(job.hosts.size()); room > 0) {
+    job.add_newcomers(host_, std::min(room, ranks_));
+  }
+  return job;
+}
+
+std::vector<int> EtcdMembership::meet(SignalWatch& signals) {
+  const Deadline deadline = Deadline::after(kMeetingWait);
+  while (!signals.next_stop()) {
+    renew_if_due();
+    View view = read();
+    if (const std::vector<int> own = view.job.members_on(host_); !own.empty()) {
+      job_ = std::move(view.job);
+      return own;
+    }
+    const ClusterJob wanted = claim(view);
+    if (wanted != view.job) {
+      etcd_.replace(key("job"), view.changed, encode(wanted));
+      continue;
+    }
+    if (wanted.generation.number < 0 && deadline.passed()) {
+      throw TimeoutError(ErrorContext{},
+                         fmt::format("{} of {} hosts have come to job {} within {} min",
+                                     view.live.size(), options_.cluster->hosts,
+                                     options_.cluster->job, kMeetingWait.count()),
+                         "start `lockstep run` on the others, with the same --rdzv-id");
+    }
+    etcd_.wait_for_change(prefix_, view.revision, Deadline::after(kRenewalInterval),
+                          signals.descriptor());
+  }
+  leave();
+  return {};
+}
+
+void EtcdMembership::follow() {
+  thread_.emplace([this](int) { run(); });
+}
+
+void EtcdMembership::run() {
+  while (!ending_) {
+    try {
+      silence(wake_);
+      renew_if_due();
+      publish_record();
+      View view = read();
+      if (!advance(view)) continue;
+      note("");
+      const auto next = Clock::duration(renewed_at_) + kRenewalInterval -
+                        Clock::now().time_since_epoch();
+      etcd_.wait_for_change(prefix_, view.revision,
+                            Deadline::after(std::chrono::ceil<milliseconds>(next)), wake_.get());
+    } catch (const LeaseLost& error) {
+      renewed_at_ = 0;
+      note(error.what());
+      return ring(news_);
+    } catch (const std::exception& error) {
+      note(error.what());
+      ::poll(nullptr, 0, static_cast<int>(kEtcdPause.count()));
+    }
+  }
+}
+
+bool EtcdMembership::advance(View& view) {
+  if (!view.live.contains(host_)) throw LeaseLost("the key of this host is gone");
+  std::vector<ClusterEdit> edits;
+  {
+    const std::lock_guard lock(mutex_);
+    edits = edits_;
+  }
+  ClusterJob next = view.job;
+  for (const ClusterEdit& edit : edits) edit(next);
+  next.settle(view.live, options_.least);
+  if (next != view.job && !etcd_.replace(key("job"), view.changed, encode(next))) return false;
+  const std::lock_guard lock(mutex_);
+  edits_.erase(edits_.begin(), edits_.begin() + std::ssize(edits));
+  if (next != job_) ring(news_);
+  job_ = std::move(next);
+  return true;
+}
+
+void EtcdMembership::note(const std::string& trouble) {
+  const std::lock_guard lock(mutex_);
+  trouble_ = trouble;
+}
+
+std::string EtcdMembership::trouble() {
+  const std::lock_guard lock(mutex_);
+  return trouble_;
+}
+
+ClusterJob EtcdMembership::job() {
+  silence(news_);
+  const std::lock_guard lock(mutex_);
+  return job_;
+}
+
+void EtcdMembership::change(ClusterEdit edit) {
+  const std::lock_guard lock(mutex_);
+  edits_.push_back(std::move(edit));
+  ring(wake_);
+}
+
+void EtcdMembership::tell(const HostRecord& record) {
+  const std::lock_guard lock(mutex_);
+  record_.joined = record.joined;
+  record_.trains = record.trains;
+  ring(wake_);
+}
+
+Clock::time_point EtcdMembership::ranks_live_until() const {
+  return Clock::time_point(Clock::duration(renewed_at_)) + kRanksLive;
+}
+
+void EtcdMembership::end_thread() {
+  ending_ = true;
+  ring(wake_);
+  thread_.reset();
+}
+
+void EtcdMembership::leave() noexcept {
+  try {
+    end_thread();
+    const Deadline deadline = Deadline::after(kLeaveWait);
+    while (true) {
+      View view = read();
+      if (edits_.empty() || advance(view)) {
+        // The last one leaves nothing behind.
+        if (view.live.size() == 1) etcd_.remove(key("job"), read().changed);
+        break;
+      }
+      if (deadline.passed()) break;
+    }
+    etcd_.revoke(lease_);
+  } catch (const std::exception&) {
+    // The lease ends by itself.
+  }
+}
+
+}  // namespace lockstep
