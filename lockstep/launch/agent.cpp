@@ -15,6 +15,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/process/cpu.h"
 #include "lockstep/launch/attempt_end.h"
+#include "lockstep/launch/etcd_membership.h"
 #include "lockstep/launch/rank_watch.h"
 #include "lockstep/launch/signal_watch.h"
 
@@ -75,6 +76,22 @@ void check(const AgentOptions& options) {
   }
 }
 
+// Waits for the other hosts of an elastic job, and runs the ranks that this one has then.
+AgentResult run_on_host(AgentOptions options, const RankBody& body, SignalWatch& signals,
+                        std::vector<std::string>& warnings) {
+  EtcdMembership membership(*options.elastic, options.ranks);
+  const EtcdMembership::Met met = membership.meet(signals);
+  if (met.signal != 0) {
+    AgentResult result;
+    result.exit_code = 128 + met.signal;
+    result.signal = met.signal;
+    result.told_to_stop = true;
+    return result;
+  }
+  options.ranks = static_cast<int>(met.members.size());
+  return RankWatch(options, body, signals, membership, met.members, warnings).run();
+}
+
 RankBody program_of(const AgentOptions& options) {
   if (options.program.empty()) throw UsageError("there is no program to run");
   return [&options](int, const UniqueFd&) { execute(options.program); };
@@ -97,6 +114,9 @@ AgentResult run_agent(const AgentOptions& options, const RankBody& body) {
   hand_over(warnings);
   AgentResult result = [&] {
     SignalWatch signals;
+    if (options.elastic && options.elastic->cluster) {
+      return run_on_host(options, body, signals, warnings);
+    }
     return RankWatch(options, body, signals, nullptr, warnings).run();
   }();
   hand_over(warnings);

@@ -78,7 +78,8 @@ void ClusterJob::end(int member, bool success, const std::string& what) {
   if (success) {
     if (std::erase(generation.members, member) > 0) ++finished;
   } else if (was_complete && failure.empty()) {
-    failure = fmt::format("member {}, which had completed the training, was lost: {}", member, what);
+    failure =
+        fmt::format("member {}, which had completed the training, was lost: {}", member, what);
   }
 }
 
@@ -98,8 +99,8 @@ void ClusterJob::settle(const LiveHosts& live, int least) {
   if (std::erase_if(generation.members, is_lost) > 0) {
     const auto train = static_cast<int>(generation.members.size());
     if (train == 0 || train + finished < least) {
-      failure = fmt::format("{} of its ranks are left, and --elastic wants at least {}", train,
-                            least);
+      failure =
+          fmt::format("{} of its ranks are left, and --elastic wants at least {}", train, least);
       return;
     }
     return open(live);

@@ -34,15 +34,6 @@ std::string ranks_in_words(int ranks) {
   return fmt::format("{} rank{}", ranks, ranks == 1 ? "" : "s");
 }
 
-// "member 4", "members 4, 5"
-std::string members_in_words(const std::vector<int>& members) {
-  return fmt::format("member{} {}", members.size() == 1 ? "" : "s", fmt::join(members, ", "));
-}
-
-std::string who_goes_on(std::size_t ranks) {
-  return ranks == 1 ? "1 rank goes on" : fmt::format("{} ranks go on", ranks);
-}
-
 }  // namespace
 
 ElasticLaunch::ElasticLaunch(const ElasticOptions& options, int ranks, LocalStoreServer& store,
@@ -59,19 +50,11 @@ ElasticLaunch::ElasticLaunch(const ElasticOptions& options, int ranks, LocalStor
 }
 
 EnvironmentVariables ElasticLaunch::variables(const PlacedRank& start) const {
-  const bool newcomer = start.rank >= first_members_;
-  EnvironmentVariables variables{{"LOCKSTEP_ELASTIC", board_path_},
-                                 {"LOCKSTEP_MEMBER", std::to_string(start.rank)},
-                                 {"LOCKSTEP_PLACE", std::to_string(start.place)},
-                                 {"LOCKSTEP_MOST_RANKS", std::to_string(most_)},
-                                 {"LOCKSTEP_NEWCOMER", newcomer ? "1" : "0"}};
-  if (!newcomer) return variables;
-  // Until it joins, it is alone.
-  for (const char* name : {"RANK", "LOCAL_RANK", "ROLE_RANK"}) variables.emplace_back(name, "0");
-  for (const char* name : {"WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE"}) {
-    variables.emplace_back(name, "1");
-  }
-  return variables;
+  return member_environment({.member = start.rank,
+                             .place = start.place,
+                             .most = most_,
+                             .newcomer = start.rank >= first_members_,
+                             .board = board_path_});
 }
 
 std::vector<std::string> ElasticLaunch::take_changes() {
@@ -273,7 +256,8 @@ void ElasticLaunch::kill_hanging() {
 
 void ElasticLaunch::open_generation() {
   const Generation& generation = members_.generation();
-  store_.set(members_key(generation.number), encode_members({generation.members, generation.store}));
+  store_.set(members_key(generation.number),
+             encode_members({generation.members, generation.store}));
   board_.set_generation(generation.number);
   if (generation.number > 0) store_.drop(generation_prefix(generation.number - 1));
   for (const int member : generation.members) {
@@ -325,7 +309,7 @@ milliseconds ElasticLaunch::sleep_time(milliseconds longest) const {
   return std::min(longest, std::max(options_.hang_timeout / 4, kShortestHangPollInterval));
 }
 
-std::optional<ElasticLaunch::LastRank> ElasticLaunch::last_rank(int member) const {
+std::optional<ElasticControl::LastRank> ElasticLaunch::last_rank(int member) const {
   const auto found = last_ranks_.find(member);
   return found == last_ranks_.end() ? std::nullopt : std::optional(found->second);
 }

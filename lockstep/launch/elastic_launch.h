@@ -13,6 +13,7 @@
 #include "lockstep/core/deadline.h"
 #include "lockstep/core/environment.h"
 #include "lockstep/launch/agent_options.h"
+#include "lockstep/launch/elastic_control.h"
 #include "lockstep/launch/elastic_members.h"
 #include "lockstep/launch/local_ranks.h"
 #include "lockstep/rendezvous/elastic_board.h"
@@ -20,35 +21,20 @@
 
 namespace lockstep {
 
-// For an event loop; never blocks. Members are the ranks of LocalRanks, with the same numbers.
-class ElasticLaunch {
+// Members are the ranks of LocalRanks, with the same numbers.
+class ElasticLaunch final : public ElasticControl {
  public:
   // Makes the board in the store's folder, and opens the first generation, with `ranks` members.
   // BackendError if the board cannot be made.
   ElasticLaunch(const ElasticOptions& options, int ranks, LocalStoreServer& store,
                 LocalRanks& local_ranks);
 
-  // The variables that tell a member what ElasticJob knows.
-  EnvironmentVariables variables(const PlacedRank& start) const;
-
-  // Takes the ends that LocalRanks has noticed and what members have told, and acts on it. Returns
-  // a line for the user about each event.
-  std::vector<std::string> take_changes();
-  // How long the event loop may sleep until the next call, at most `longest`: members note their
-  // progress without waking it.
-  std::chrono::milliseconds sleep_time(std::chrono::milliseconds longest) const;
-  // The lost member without which the job cannot go on. Nothing happens any more then.
-  std::optional<int> fatal() const { return fatal_; }
-  // Where a member was in the newest generation that had it; nullopt for a newcomer that has not
-  // been in any.
-  struct LastRank {
-    int rank = 0;
-    int size = 0;
-  };
-  std::optional<LastRank> last_rank(int member) const;
-
-  // The launcher and its ranks were stopped for a while: members get their time anew.
-  void forget_quiet_time();
+  EnvironmentVariables variables(const PlacedRank& start) const override;
+  std::vector<std::string> take_changes() override;
+  std::chrono::milliseconds sleep_time(std::chrono::milliseconds longest) const override;
+  std::optional<int> fatal() const override { return fatal_; }
+  std::optional<LastRank> last_rank(int member) const override;
+  void forget_quiet_time() override;
 
  private:
   using Clock = std::chrono::steady_clock;

@@ -5,6 +5,9 @@
 #include <algorithm>
 #include <iterator>
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include "lockstep/rendezvous/elastic_board.h"
 
 namespace lockstep {
@@ -145,6 +148,14 @@ ElasticChange ElasticMembers::resize(int ranks) {
   ++generation_.number;
   change.opens = true;
   return change;
+}
+
+std::string members_in_words(const std::vector<int>& members) {
+  return fmt::format("member{} {}", members.size() == 1 ? "" : "s", fmt::join(members, ", "));
+}
+
+std::string who_goes_on(std::size_t ranks) {
+  return ranks == 1 ? "1 rank goes on" : fmt::format("{} ranks go on", ranks);
 }
 
 std::vector<int> hanging_members(const std::vector<MemberProgress>& members) {

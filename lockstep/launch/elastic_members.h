@@ -3,11 +3,13 @@
 // members are replaced, and when the job has failed. Without processes and clocks, as culprit.h.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <optional>
 #include <set>
+#include <string>
 #include <vector>
 
 #include "lockstep/launch/rank_process.h"
@@ -103,6 +105,11 @@ class ElasticMembers {
   int finished_ = 0;
   int next_member_;
 };
+
+// "member 4", "members 4, 5"
+std::string members_in_words(const std::vector<int>& members);
+// "1 rank goes on", "2 ranks go on"
+std::string who_goes_on(std::size_t ranks);
 
 // How far a member has got (ElasticBoard::progress()).
 struct MemberProgress {

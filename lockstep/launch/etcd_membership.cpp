@@ -85,9 +85,10 @@ EtcdMembership::View EtcdMembership::read() const {
         order.emplace_back(entry.made, name.substr(hosts.size()));
       }
     } catch (const BackendError& error) {
-      throw UsageError(ErrorContext{}, fmt::format("the key {} of etcd is not Lockstep's: {}", name,
-                                                   error.details().cause),
-                       "give another --rdzv-id, or delete the key with etcdctl");
+      throw UsageError(
+          ErrorContext{},
+          fmt::format("the key {} of etcd is not Lockstep's: {}", name, error.details().cause),
+          "give another --rdzv-id, or delete the key with etcdctl");
     }
   }
   std::ranges::sort(order);
@@ -124,15 +125,15 @@ ClusterJob EtcdMembership::claim(const View& view) const {
   if (job.terms.empty() || abandoned) job = ClusterJob{.terms = terms_};
   if (job.terms != terms_) {
     throw UsageError(ErrorContext{},
-                     fmt::format("job {} has {}, and this host was given {}",
-                                 options_.cluster->job, job.terms, terms_),
+                     fmt::format("job {} has {}, and this host was given {}", options_.cluster->job,
+                                 job.terms, terms_),
                      "give all hosts the same options, or another --rdzv-id");
   }
   if (job.finished > 0 || !job.failure.empty()) {
-    throw UsageError(ErrorContext{},
-                     fmt::format("job {} is about to end, so that no host may join it",
-                                 options_.cluster->job),
-                     "give another --rdzv-id, or start again when its other hosts have ended");
+    throw UsageError(
+        ErrorContext{},
+        fmt::format("job {} is about to end, so that no host may join it", options_.cluster->job),
+        "give another --rdzv-id, or start again when its other hosts have ended");
   }
   if (job.generation.number < 0) {
     const auto hosts = static_cast<std::size_t>(options_.cluster->hosts);
@@ -146,14 +147,18 @@ ClusterJob EtcdMembership::claim(const View& view) const {
   return job;
 }
 
-std::vector<int> EtcdMembership::meet(SignalWatch& signals) {
+EtcdMembership::Met EtcdMembership::meet(SignalWatch& signals) {
   const Deadline deadline = Deadline::after(kMeetingWait);
-  while (!signals.next_stop()) {
+  while (true) {
+    if (const auto signal = signals.next_stop()) {
+      leave();
+      return {.signal = *signal};
+    }
     renew_if_due();
     View view = read();
-    if (const std::vector<int> own = view.job.members_on(host_); !own.empty()) {
+    if (std::vector<int> own = view.job.members_on(host_); !own.empty()) {
       job_ = std::move(view.job);
-      return own;
+      return {.members = std::move(own)};
     }
     const ClusterJob wanted = claim(view);
     if (wanted != view.job) {
@@ -161,17 +166,15 @@ std::vector<int> EtcdMembership::meet(SignalWatch& signals) {
       continue;
     }
     if (wanted.generation.number < 0 && deadline.passed()) {
-      throw TimeoutError(ErrorContext{},
-                         fmt::format("{} of {} hosts have come to job {} within {} min",
-                                     view.live.size(), options_.cluster->hosts,
-                                     options_.cluster->job, kMeetingWait.count()),
-                         "start `lockstep run` on the others, with the same --rdzv-id");
+      throw TimeoutError(
+          ErrorContext{},
+          fmt::format("{} of {} hosts have come to job {} within {} min", view.live.size(),
+                      options_.cluster->hosts, options_.cluster->job, kMeetingWait.count()),
+          "start `lockstep run` on the others, with the same --rdzv-id");
     }
     etcd_.wait_for_change(prefix_, view.revision, Deadline::after(kRenewalInterval),
                           signals.descriptor());
   }
-  leave();
-  return {};
 }
 
 void EtcdMembership::follow() {
@@ -187,8 +190,8 @@ void EtcdMembership::run() {
       View view = read();
       if (!advance(view)) continue;
       note("");
-      const auto next = Clock::duration(renewed_at_) + kRenewalInterval -
-                        Clock::now().time_since_epoch();
+      const auto next =
+          Clock::duration(renewed_at_) + kRenewalInterval - Clock::now().time_since_epoch();
       etcd_.wait_for_change(prefix_, view.revision,
                             Deadline::after(std::chrono::ceil<milliseconds>(next)), wake_.get());
     } catch (const LeaseLost& error) {

@@ -42,10 +42,15 @@ class EtcdMembership {
   EtcdMembership(const EtcdMembership&) = delete;
   EtcdMembership& operator=(const EtcdMembership&) = delete;
 
-  // Blocks until this host has members, which are ranks of the first generation or newcomers.
-  // Returns their numbers; none if a signal stops this process. UsageError if the job is over, or
-  // if its other agents have other options; TimeoutError if not enough hosts come in time.
-  std::vector<int> meet(SignalWatch& signals);
+  // The members of this host, which are ranks of the first generation or newcomers; none if a
+  // signal stops this process.
+  struct Met {
+    std::vector<int> members{};
+    int signal = 0;
+  };
+  // Blocks until it has some. UsageError if the job is over, or if its other agents have other
+  // options; TimeoutError if not enough hosts come in time.
+  Met meet(SignalWatch& signals);
   // Begins to follow the job: call it after the keeper was forked.
   void follow();
 

@@ -52,6 +52,20 @@ EnvironmentVariables rank_environment(const LaunchFacts& facts, int local_rank) 
   };
 }
 
+EnvironmentVariables member_environment(const StartedMember& started) {
+  EnvironmentVariables variables{{"LOCKSTEP_ELASTIC", started.board},
+                                 {"LOCKSTEP_MEMBER", std::to_string(started.member)},
+                                 {"LOCKSTEP_PLACE", std::to_string(started.place)},
+                                 {"LOCKSTEP_MOST_RANKS", std::to_string(started.most)},
+                                 {"LOCKSTEP_NEWCOMER", started.newcomer ? "1" : "0"}};
+  if (!started.newcomer) return variables;
+  for (const char* name : {"RANK", "LOCAL_RANK", "ROLE_RANK"}) variables.emplace_back(name, "0");
+  for (const char* name : {"WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE"}) {
+    variables.emplace_back(name, "1");
+  }
+  return variables;
+}
+
 int free_port() {
   const UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};

@@ -43,6 +43,21 @@ struct LaunchFacts {
 // store for rendezvous; and LOCKSTEP_LAUNCHER, the store in which ranks report losses.
 EnvironmentVariables rank_environment(const LaunchFacts& facts, int local_rank);
 
+// A member of an elastic job that is started.
+struct StartedMember {
+  int member = 0;
+  int place = 0;
+  // MAX of --elastic.
+  int most = 1;
+  bool newcomer = false;
+  // The path of its launcher's ElasticBoard.
+  std::string board{};
+};
+
+// The variables that ElasticJob reads. A newcomer is alone until it joins, so it gets RANK=0 and
+// WORLD_SIZE=1.
+EnvironmentVariables member_environment(const StartedMember& started);
+
 // A TCP port of 127.0.0.1 that is free at this moment.
 int free_port();
 

@@ -14,6 +14,8 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/system_error.h"
+#include "lockstep/launch/cluster_launch.h"
+#include "lockstep/launch/elastic_launch.h"
 #include "lockstep/launch/resize.h"
 
 namespace lockstep {
@@ -33,17 +35,30 @@ constexpr milliseconds kRepeatedSignalWindow{100};
 }  // namespace
 
 RankWatch::RankWatch(const AgentOptions& options, const RankBody& body, SignalWatch& signals,
-                     OtherAgents* others, std::vector<std::string>& warnings)
+                     OtherAgents* others, int first_rank, std::vector<std::string>& warnings)
     : options_(options),
       body_(body),
-      first_rank_(options.node ? options.node->number * options.ranks : 0),
+      first_rank_(first_rank),
       cores_(options.ranks, threads_per_rank(options.ranks, options.threads)),
       signals_(signals),
       others_(others),
       master_port_(free_port()),
       output_(options, first_rank_, warnings),
-      ranks_(first_rank_, options.end_orphans) {
-  if (options.elastic) elastic_.emplace(*options.elastic, options.ranks, store_, ranks_);
+      ranks_(first_rank_, options.end_orphans) {}
+
+RankWatch::RankWatch(const AgentOptions& options, const RankBody& body, SignalWatch& signals,
+                     OtherAgents* others, std::vector<std::string>& warnings)
+    : RankWatch(options, body, signals, others,
+                options.node ? options.node->number * options.ranks : 0, warnings) {
+  if (!options.elastic) return;
+  elastic_ = std::make_unique<ElasticLaunch>(*options.elastic, options.ranks, store_, ranks_);
+}
+
+RankWatch::RankWatch(const AgentOptions& options, const RankBody& body, SignalWatch& signals,
+                     EtcdMembership& membership, const std::vector<int>& members,
+                     std::vector<std::string>& warnings)
+    : RankWatch(options, body, signals, nullptr, members.front(), warnings) {
+  elastic_ = std::make_unique<ClusterLaunch>(*options.elastic, members, membership, store_, ranks_);
 }
 
 RankWatch::~RankWatch() {
@@ -54,7 +69,7 @@ RankWatch::~RankWatch() {
 
 AgentResult RankWatch::run() {
   start();
-  while (ranks_.running()) {
+  while (ranks_.running() || (elastic_ && !stopping() && elastic_->expects_ranks())) {
     wait();
     take_signals();
     take_changes();
@@ -73,6 +88,7 @@ AgentResult RankWatch::run() {
   }
   if (stopping()) ranks_.signal(SIGKILL);
   ranks_.end(stopping() ? milliseconds(0) : options_.stop_grace);
+  if (elastic_) elastic_->leave();
   output_.drain([this] { write_all_output(); });
   return make_result();
 }
@@ -102,7 +118,10 @@ void RankWatch::start() {
   ranks_.fork_keeper({options_.ranks, leave_to_parent, body, store_.folder()});
   blocked.restore();
   for (int rank = 0; rank < options_.ranks; ++rank) ranks_.add_started();
-  if (elastic_) store_.set(kRunIdKey, facts.run_id);
+  if (elastic_) {
+    store_.set(kRunIdKey, facts.run_id);
+    elastic_->begin();
+  }
   connect_started();
   if (options_.arrival) deadlines_.set(JobDeadline::arrival, options_.arrival->span);
   warn_of_missing_terminal();
@@ -160,7 +179,8 @@ void RankWatch::wait() {
   std::vector<pollfd> entries{{signals_.descriptor(), POLLIN, 0},
                               {store_.descriptor(), POLLIN, 0},
                               {ranks_.descriptor(), POLLIN, 0},
-                              {others_ != nullptr ? others_->descriptor() : -1, POLLIN, 0}};
+                              {others_ != nullptr ? others_->descriptor() : -1, POLLIN, 0},
+                              {elastic_ ? elastic_->descriptor() : -1, POLLIN, 0}};
   output_.add_to(entries);
   milliseconds longest = store_.starved() ? kStarvedWait : kKeeperCheckInterval;
   if (elastic_) longest = elastic_->sleep_time(longest);
@@ -242,10 +262,15 @@ void RankWatch::take_failure() {
 
 void RankWatch::take_elastic_changes() {
   for (const std::string& line : elastic_->take_changes()) output_.tell(line);
+  if (const std::string why = elastic_->failure_elsewhere(); !why.empty()) {
+    output_.tell("the job cannot go on: " + why);
+    ended_by_others_ = true;
+    return stop_after_failure();
+  }
   const auto lost = elastic_->fatal();
   if (!lost) return;
   FailureDecision& decision = failure_.emplace();
-  decision.culprit.rank = *lost;
+  decision.culprit.rank = first_rank_ + *lost;
   decision.end = ranks_.ends(store_)[static_cast<std::size_t>(*lost)];
   stop_after_failure();
 }
@@ -283,6 +308,7 @@ void RankWatch::take_order() {
 }
 
 void RankWatch::take_deadlines() {
+  if (elastic_) elastic_->require_place();
   ranks_.look_for_memory_kills();
   if (deadlines_.passed(JobDeadline::kill)) kill_all();
   if (!deadlines_.passed(JobDeadline::kill_effect)) return;
@@ -352,7 +378,7 @@ RankFailure RankWatch::describe_failure() {
 
 // In an elastic job, a rank's number is one of the generation that had it last.
 void RankWatch::name_failure(RankFailure& failure) const {
-  const auto last = elastic_->last_rank(failure.rank);
+  const auto last = elastic_->last_rank(failure.rank - first_rank_);
   failure.name = last ? fmt::format("rank {} of {}", last->rank, last->size)
                       : fmt::format("member {}", failure.rank);
   if (last) failure.rank = last->rank;

@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The event loop of one launch: everything that run_agent() does after checking its options. It
 // leaves the processes to LocalRanks, their output to JobOutput, which rank failed to
-// FailureDecision, and the members of an elastic job to ElasticLaunch.
+// FailureDecision, and the members of an elastic job to ElasticControl.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "lockstep/launch/agent_options.h"
-#include "lockstep/launch/elastic_launch.h"
+#include "lockstep/launch/elastic_control.h"
+#include "lockstep/launch/etcd_membership.h"
 #include "lockstep/launch/failure_decision.h"
 #include "lockstep/launch/job_deadlines.h"
 #include "lockstep/launch/job_output.h"
@@ -30,6 +32,10 @@ class RankWatch {
   // machines; null if there are none, or if they do not tell each other anything.
   RankWatch(const AgentOptions& options, const RankBody& body, SignalWatch& signals,
             OtherAgents* others, std::vector<std::string>& warnings);
+  // For one host of an elastic job of several, whose ranks are these members.
+  RankWatch(const AgentOptions& options, const RankBody& body, SignalWatch& signals,
+            EtcdMembership& membership, const std::vector<int>& members,
+            std::vector<std::string>& warnings);
   // Ends all ranks and removes the status line in any case.
   ~RankWatch();
   RankWatch(const RankWatch&) = delete;
@@ -38,6 +44,9 @@ class RankWatch {
   AgentResult run();
 
  private:
+  RankWatch(const AgentOptions& options, const RankBody& body, SignalWatch& signals,
+            OtherAgents* others, int first_rank, std::vector<std::string>& warnings);
+
   void start();
   LaunchFacts facts_of_launch() const;
   EnvironmentVariables variables_of(const LaunchFacts& facts, const PlacedRank& start) const;
@@ -90,7 +99,8 @@ class RankWatch {
   const int master_port_;
   JobOutput output_;
   LocalRanks ranks_;
-  std::optional<ElasticLaunch> elastic_;
+  // Null if the job is not elastic.
+  std::unique_ptr<ElasticControl> elastic_;
 
   JobDeadlines deadlines_;
   bool starvation_reported_ = false;

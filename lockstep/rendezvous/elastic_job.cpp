@@ -51,7 +51,8 @@ class GenerationStore final : public Store {
   std::string get(const std::string& key, const Deadline& deadline) override {
     while (remote_ && deadline.remaining() > kRemoteWait) {
       try {
-        return while_newest([&] { return store_->get(prefix_ + key, Deadline::after(kRemoteWait)); });
+        return while_newest(
+            [&] { return store_->get(prefix_ + key, Deadline::after(kRemoteWait)); });
       } catch (const TimeoutError&) {
         check_newest();
       }
@@ -172,6 +173,7 @@ std::optional<Generation> ElasticJob::wait_for_generation(int after, const Deadl
     }
     if (found.rank_of(member_)) {
       admitted_ = true;
+      on_several_hosts_ = !found.store.empty();
       return found;
     }
     if (admitted_) return std::nullopt;

@@ -74,6 +74,11 @@ class ElasticJob {
   // been lost. UsageError if this process is no member of the generation.
   Membership membership(const Generation& generation) const;
 
+  // Whether the generation that wait_for_generation() returned last is one of several hosts. A host
+  // that is lost without a word, as by a power cut, is noticed by the others after some seconds;
+  // until then, ranks may see errors of the network.
+  bool on_several_hosts() const noexcept { return on_several_hosts_; }
+
   // Whether a generation newer than this number is open. One atomic load.
   bool wants_change(int generation) const noexcept;
 
@@ -105,6 +110,7 @@ class ElasticJob {
   std::atomic<bool> joined_ = false;
   // Whether a generation has had this member.
   std::atomic<bool> admitted_;
+  std::atomic<bool> on_several_hosts_ = false;
   // Shared with the stores of memberships.
   const std::shared_ptr<ElasticBoard> board_;
   // The path of the launcher's store.

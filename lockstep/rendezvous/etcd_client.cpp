@@ -100,10 +100,10 @@ auto reading(const std::string& etcd, const Reading& read) -> decltype(read()) {
   try {
     return read();
   } catch (const NotEtcd& error) {
-    throw BackendError(ErrorContext{},
-                       fmt::format("{} does not answer as etcd 3.4 or later does: {}", etcd,
-                                   error.what()),
-                       "give the address at which etcd serves its clients, without TLS");
+    throw BackendError(
+        ErrorContext{},
+        fmt::format("{} does not answer as etcd 3.4 or later does: {}", etcd, error.what()),
+        "give the address at which etcd serves its clients, without TLS");
   }
 }
 
@@ -143,8 +143,8 @@ void EtcdClient::revoke(std::int64_t lease) const {
 }
 
 EtcdClient::Snapshot EtcdClient::read(const std::string& prefix) const {
-  const json answer = ask("/v3/kv/range", {{"key", in_base64(prefix)},
-                                           {"range_end", in_base64(behind(prefix))}});
+  const json answer =
+      ask("/v3/kv/range", {{"key", in_base64(prefix)}, {"range_end", in_base64(behind(prefix))}});
   return reading(name(), [&] {
     Snapshot found{.revision = number_in(member_of(answer, "header"), "revision")};
     if (is_set(answer, "more")) throw NotEtcd("a part of the keys");
@@ -163,10 +163,8 @@ void EtcdClient::put(const std::string& key, const std::string& value, std::int6
 }
 
 bool EtcdClient::change_if(const std::string& key, std::int64_t changed, json operation) const {
-  const json condition = {{"target", "MOD"},
-                          {"result", "EQUAL"},
-                          {"key", in_base64(key)},
-                          {"mod_revision", changed}};
+  const json condition = {
+      {"target", "MOD"}, {"result", "EQUAL"}, {"key", in_base64(key)}, {"mod_revision", changed}};
   const json answer = ask("/v3/kv/txn", {{"compare", json::array({condition})},
                                          {"success", json::array({std::move(operation)})}});
   return reading(name(), [&] { return is_set(answer, "succeeded"); });

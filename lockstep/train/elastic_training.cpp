@@ -2,6 +2,7 @@
 // Tells losses of ranks from other errors, and waits for the generation that follows them.
 #include "lockstep/train/elastic_training.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <optional>
@@ -24,6 +25,9 @@ namespace {
 class LeftTogether {};
 
 std::atomic<bool> has_begun = false;
+
+// By when the agents have noticed the loss of a host, after which the network fails.
+constexpr std::chrono::milliseconds kHostLossNotice{60'000};
 
 // With another group, the ranks would wait for members that the launcher does not count, or without
 // some that it does.
@@ -68,7 +72,8 @@ ElasticTraining::ElasticTraining(std::shared_ptr<ElasticJob> job,
     : job_(std::move(job)),
       group_(std::move(group)),
       generation_(job_->in_lobby() ? -1 : group_->generation()),
-      has_state_(!job_->in_lobby()) {}
+      has_state_(!job_->in_lobby()),
+      patience_(group_->timeout()) {}
 
 // A group that is formed while an exception is handled would take its end for a failure, so the
 // handlers only note what happened.
@@ -94,8 +99,9 @@ bool ElasticTraining::run(const Adopt& adopt, const std::function<void()>& train
       give_up_group(error);
     } catch (const BackendError& error) {
       // What an engine says of a connection whose other end has died, for example.
-      if (!asks_to_leave()) throw;
+      if (!asks_to_leave() && !job_->on_several_hosts()) throw;
       give_up_group(error);
+      patience_ = std::min(patience_, kHostLossNotice);
     }
     changes = true;
   }
@@ -109,7 +115,7 @@ void ElasticTraining::give_up_group(const std::exception& loss) {
 }
 
 bool ElasticTraining::form_next_group() {
-  const Deadline deadline = Deadline::after(group_->timeout());
+  const Deadline deadline = Deadline::after(std::exchange(patience_, group_->timeout()));
   job_->join();
   std::optional<Generation> next;
   try {

@@ -3,6 +3,7 @@
 // generation, and calls the training again.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <exception>
 #include <functional>
@@ -62,6 +63,8 @@ class ElasticTraining {
   std::shared_ptr<ProcessGroup> group_;
   int generation_;
   bool has_state_;
+  // How long to wait for the next generation.
+  std::chrono::milliseconds patience_;
   std::exception_ptr loss_;  // the last one; null if the last change was not a loss
 };
 

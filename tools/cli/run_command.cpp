@@ -91,8 +91,23 @@ void RunCommand::describe(::CLI::App& app) {
   add_number(app, "--node-rank,--node_rank", node_rank, kFrom0,
              "Number of this machine among them, from 0 (default: 0 if there is one machine)");
   app.add_option("--rdzv-endpoint,--rdzv_endpoint", endpoint,
-                 "Host name of machine 0 and a free port there, the same on all machines")
+                 "Host name of machine 0 and a free port there, the same on all machines; with "
+                 "--rdzv-backend etcd, where etcd serves its clients")
       ->type_name("HOST:PORT");
+  choose_from(app.add_option("--rdzv-backend,--rdzv_backend", rendezvous,
+                             fmt::format("Where the machines meet: at machine 0 (static), or in "
+                                         "etcd, for jobs with --elastic (default: {})",
+                                         rendezvous))
+                  ->type_name("NAME"),
+              {"static", "etcd"});
+  app.add_option("--rdzv-id,--rdzv_id", job,
+                 "Name of the job in etcd, the same on all machines, and of no other job")
+      ->type_name("NAME")
+      ->needs("--rdzv-backend");
+  app.add_option("--local-addr,--local_addr", local_address,
+                 "Address of this machine for the others (default: the one that reaches etcd)")
+      ->type_name("HOST")
+      ->needs("--rdzv-backend");
   app.add_option("--secret-file", secret_file,
                  "File with the secret that authenticates ranks, readable only by you (default: no "
                  "authentication)")
@@ -157,7 +172,43 @@ void RunCommand::take_program(const ::CLI::App& app, std::vector<std::string>& a
   arguments.erase(end, arguments.end());
 }
 
+std::optional<ClusterOptions> RunCommand::cluster() const {
+  if (rendezvous != "etcd") return std::nullopt;
+  const auto store = parse_endpoint(endpoint);
+  if (!store) {
+    throw UsageError(
+        fmt::format("--rdzv-endpoint \"{}\": give the host and the port at which etcd serves its "
+                    "clients, as in "
+                    "etcd0:2379, the same on every machine",
+                    endpoint));
+  }
+  if (job.empty()) {
+    throw UsageError(
+        "--rdzv-backend etcd needs --rdzv-id with a name of this job, the same on "
+        "every machine");
+  }
+  if (elastic.empty()) {
+    throw UsageError(
+        "--rdzv-backend etcd is for jobs with --elastic; leave it out, or give "
+        "--elastic MIN:MAX");
+  }
+  if (node_rank) {
+    throw UsageError(
+        fmt::format("--node-rank {}: with --rdzv-backend etcd, machines are numbered "
+                    "as they come; leave it out",
+                    *node_rank));
+  }
+  if (hang_timeout) {
+    throw UsageError(
+        "--hang-timeout: with --rdzv-backend etcd, no rank is killed for hanging; "
+        "leave it out");
+  }
+  return ClusterOptions{
+      .etcd = *store, .job = job, .hosts = nodes, .address = local_address, .secret = {}};
+}
+
 std::optional<Node> RunCommand::node() const {
+  if (rendezvous == "etcd") return std::nullopt;
   if (nodes == 1) {
     if (node_rank.value_or(0) != 0) {
       throw UsageError(
@@ -186,21 +237,26 @@ std::optional<ElasticOptions> RunCommand::elastic_options(int count) const {
   const auto least = parse_number(elastic.substr(0, colon), kCounts);
   const auto most =
       parse_number(colon == std::string::npos ? std::string() : elastic.substr(colon + 1), kCounts);
-  if (!least || !most || *least > count || count > *most) {
+  auto hosts = cluster();
+  const int all = hosts ? nodes * count : count;
+  if (!least || !most || *least > all || all > *most) {
     throw UsageError(fmt::format(
         "--elastic \"{}\": give the least and the greatest number of ranks, as in 1:{}, with the "
-        "{} ranks of --nproc-per-node between them",
-        elastic, count, count));
+        "{} ranks of {} between them",
+        elastic, all, all, hosts ? "all machines" : "--nproc-per-node"));
   }
   if (*most > ElasticBoard::kMostMembers) {
     throw UsageError(fmt::format("--elastic {}: an elastic job has at most {} ranks", elastic,
                                  ElasticBoard::kMostMembers));
   }
-  if (nodes > 1) {
-    throw UsageError(fmt::format("--elastic {} and --nnodes {}: an elastic job has one machine",
-                                 elastic, nodes));
+  if (nodes > 1 && !hosts) {
+    throw UsageError(
+        fmt::format("--elastic {} and --nnodes {}: the machines of an elastic job meet "
+                    "in etcd; give --rdzv-backend etcd",
+                    elastic, nodes));
   }
   ElasticOptions options{.least = *least, .most = *most};
+  options.cluster = std::move(hosts);
   if (max_restarts) options.replacements = *max_restarts;
   if (hang_timeout) options.hang_timeout = in_milliseconds(*hang_timeout);
   return options;
@@ -212,8 +268,11 @@ int RunCommand::run() const {
   options.program = program;
   options.ranks = parse_ranks(ranks);
   options.node = node();
+  if (elastic.empty()) cluster();  // refuses
   options.elastic = elastic_options(options.ranks);
-  RestartOptions restarts{.max_restarts = max_restarts.value_or(0)};
+  const bool in_cluster = options.elastic && options.elastic->cluster;
+  // In a cluster, only lost ranks are started again.
+  RestartOptions restarts{.max_restarts = in_cluster ? 0 : max_restarts.value_or(0)};
   if (!secret_file.empty()) {
     restarts.secret = read_secret(secret_file);
     options.environment.emplace_back(kSecretFileVariable,
@@ -223,9 +282,10 @@ int RunCommand::run() const {
     restarts.secret = read_secret(*secret_fd);
     options.environment.emplace_back(kSecretFdVariable, std::to_string(*secret_fd));
   }
-  if (options.node && restarts.max_restarts > 0 && restarts.secret.empty()) {
+  if ((in_cluster || (options.node && restarts.max_restarts > 0)) && restarts.secret.empty()) {
     restarts.secret = secret_of_environment();
   }
+  if (in_cluster) options.elastic->cluster->secret = restarts.secret;
   options.threads = threads;
   if (stop_grace) {
     options.stop_grace = in_milliseconds(*stop_grace);

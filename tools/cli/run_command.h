@@ -17,7 +17,10 @@ struct RunCommand {
   std::string ranks = "auto";
   int nodes = 1;
   std::optional<int> node_rank;
+  std::string rendezvous = "static";
   std::string endpoint;
+  std::string job;
+  std::string local_address;
   std::string secret_file;
   std::optional<int> secret_fd;
   std::optional<int> threads;
@@ -45,8 +48,10 @@ struct RunCommand {
  private:
   // Returns this machine's place among the machines; nullopt if there is one machine.
   std::optional<Node> node() const;
-  // nullopt if the job is not elastic.
+  // nullopt if the job is not elastic. `count`: ranks of this machine.
   std::optional<ElasticOptions> elastic_options(int count) const;
+  // nullopt if the machines do not meet in etcd.
+  std::optional<ClusterOptions> cluster() const;
 };
 
 // Reads --nproc-per-node: "3", "auto" (one rank per GPU, or per core if there is no GPU), "gpu" or

@@ -50,8 +50,8 @@ HttpPost::HttpPost(const Endpoint& server, const std::string& path, const std::s
 }
 
 void HttpPost::throw_no_http(const std::string& what) const {
-  throw BackendError(fmt::format("{} does not answer as an HTTP server does: {}", in_words(server_),
-                                 what));
+  throw BackendError(
+      fmt::format("{} does not answer as an HTTP server does: {}", in_words(server_), what));
 }
 
 bool HttpPost::receive(const Deadline& deadline, int wake) {
@@ -127,8 +127,9 @@ std::string HttpPost::body(const Deadline& deadline) {
     receive(deadline);
   }
   if (length_ && received_.size() < *length_) {
-    throw ConnectionClosed(fmt::format("{} closed the connection after {} of {} bytes of its answer",
-                                       in_words(server_), received_.size(), *length_));
+    throw ConnectionClosed(
+        fmt::format("{} closed the connection after {} of {} bytes of its answer",
+                    in_words(server_), received_.size(), *length_));
   }
   if (length_) received_.resize(*length_);
   return std::move(received_);

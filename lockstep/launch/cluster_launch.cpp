@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Turns ends and progress of this host's ranks into changes of the record in etcd, and changes of
+// the record into generations and newcomers.
+#include "lockstep/launch/cluster_launch.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+#include <signal.h>
+
+#include "lockstep/core/error.h"
+#include "lockstep/launch/elastic_members.h"
+#include "lockstep/launch/resize.h"
+
+namespace lockstep {
+namespace {
+
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+
+// How often to look at the members' progress, while others wait for it and otherwise.
+constexpr milliseconds kTrainingPollInterval{5};
+constexpr milliseconds kCompletionPollInterval{100};
+// For requests to the store that this host serves.
+constexpr milliseconds kStorePatience{10'000};
+
+std::vector<int> founders_among(const std::vector<int>& first, const ClusterJob& job) {
+  return job.generation.rank_of(first.front()) ? first : std::vector<int>();
+}
+
+// A host's name without the number of its lease.
+std::string host_in_words(const std::string& name) {
+  return name.substr(0, name.find('#'));
+}
+
+}  // namespace
+
+ClusterLaunch::ClusterLaunch(const ElasticOptions& options, const std::vector<int>& first,
+                             EtcdMembership& membership, LocalStoreServer& store,
+                             LocalRanks& local_ranks)
+    : options_(options),
+      membership_(membership),
+      store_(store),
+      local_ranks_(local_ranks),
+      board_path_(fmt::format("{}/{}", store.folder(), kBoardName)),
+      board_(ElasticBoard::create(board_path_)),
+      founders_(founders_among(first, membership.job())),
+      job_(membership.job()),
+      replacements_(options.replacements) {
+  for (const int number : first) {
+    members_.push_back({.number = number, .place = static_cast<int>(members_.size())});
+  }
+  open_generation();
+}
+
+EnvironmentVariables ClusterLaunch::variables(const PlacedRank& start) const {
+  const auto index = static_cast<std::size_t>(start.rank);
+  const int number = start.member ? *start.member : members_[index].number;
+  const bool founder = std::ranges::count(founders_, number) > 0;
+  EnvironmentVariables variables = member_environment({.member = number,
+                                                       .place = start.place,
+                                                       .most = options_.most,
+                                                       .newcomer = !founder,
+                                                       .board = board_path_});
+  const auto add = [&](std::initializer_list<const char*> names, const std::string& value) {
+    for (const char* name : names) variables.emplace_back(name, value);
+  };
+  // Only Lockstep's own groups can follow the generations.
+  add({"MASTER_ADDR", "MASTER_PORT"}, "");
+  add({"GROUP_WORLD_SIZE"}, std::to_string(options_.cluster->hosts));
+  if (!founder) return variables;
+  const Generation& generation = job_.generation;
+  add({"RANK", "ROLE_RANK"}, std::to_string(*generation.rank_of(number)));
+  add({"WORLD_SIZE", "ROLE_WORLD_SIZE"}, std::to_string(generation.members.size()));
+  add({"GROUP_RANK"}, std::to_string(founders_.front() / static_cast<int>(founders_.size())));
+  return variables;
+}
+
+void ClusterLaunch::begin() {
+  served_ = serve_tcp_store(membership_.take_listener(), {.host = membership_.address(),
+                                                          .secret = options_.cluster->secret,
+                                                          .world_size = options_.most,
+                                                          .timeout = kStorePatience});
+  membership_.follow();
+}
+
+std::vector<std::string> ClusterLaunch::take_changes() {
+  std::vector<std::string> lines;
+  take_completions();
+  take_ends(lines);
+  refuse_resize();
+  take_news(lines);
+  end_untrained();
+  tell();
+  return lines;
+}
+
+void ClusterLaunch::take_completions() {
+  for (Member& member : members_) {
+    if (member.complete || board_.progress(member.number) != ElasticBoard::kEnd) continue;
+    member.complete = true;
+    membership_.change([number = member.number](ClusterJob& job) { job.complete(number); });
+  }
+}
+
+void ClusterLaunch::take_ends(std::vector<std::string>& lines) {
+  for (const LocalRanks::Rank& rank : local_ranks_.all()) {
+    const auto index = static_cast<std::size_t>(rank.process.rank());
+    if (!rank.ended || std::exchange(members_[index].ended, true)) continue;
+    take_end(rank.process.rank(), lines);
+  }
+}
+
+void ClusterLaunch::take_end(int rank, std::vector<std::string>& lines) {
+  const Member& member = members_[static_cast<std::size_t>(rank)];
+  if (member.dismissed) return;
+  LocalRanks::Rank& process = local_ranks_.all()[static_cast<std::size_t>(rank)];
+  const ExitStatus& status = *process.process.status();
+  const int number = member.number;
+  if (status.success()) {
+    return membership_.change([number](ClusterJob& job) { job.end(number, true, ""); });
+  }
+  // What it has started must not write any more when the others go on.
+  process.process.signal(SIGKILL);
+  last_lost_ = rank;
+  unsettled_.insert(number);
+  const bool would_repeat = status.signal == 0 && wrong_command(status.exit_code);
+  const bool replaced = !would_repeat && !member.complete && replacements_ > 0;
+  if (replaced) --replacements_;
+  if (would_repeat) fatal_ = rank;
+  membership_.change([number, would_repeat, replaced, end = process.end,
+                      host = membership_.host()](ClusterJob& job) {
+    job.end(number, false, end);
+    if (would_repeat && job.failure.empty()) {
+      job.failure = fmt::format("member {} ended: {}", number, end);
+    }
+    if (replaced && job.finished == 0 && job.failure.empty()) job.add_newcomers(host, 1);
+  });
+  const std::string role = member.last ? fmt::format("rank {}", member.last->rank) : "a newcomer";
+  lines.push_back(fmt::format("member {} ({}, pid {}) was lost: {}{}", number, role,
+                              process.process.pid(), process.end,
+                              replaced || would_repeat ? "" : "; it is not replaced"));
+}
+
+void ClusterLaunch::refuse_resize() {
+  const auto request = store_.value(kResizeKey);
+  if (!request || *request == last_request_) return;
+  last_request_ = *request;
+  try {
+    const std::string text =
+        "its hosts meet in etcd; start `lockstep run` on another host to add ranks, or stop one";
+    store_.set(resize_answer_key(decode_resize(*request).token), encode_resize_answer(false, text));
+  } catch (const Error&) {
+    // Not from a `lockstep resize` of this version, or there is no room for the answer.
+  }
+}
+
+void ClusterLaunch::take_news(std::vector<std::string>& lines) {
+  ClusterJob job = membership_.job();
+  if (job == job_) return;
+  const ClusterJob before = std::exchange(job_, std::move(job));
+  const bool lost_here = !unsettled_.empty();
+  std::erase_if(unsettled_, [&](int number) { return !job_.hosts.contains(number); });
+  if (!job_.failure.empty()) {
+    if (lost_here && !fatal_) fatal_ = last_lost_;
+    if (!fatal_) failure_elsewhere_ = job_.failure;
+    return;
+  }
+  describe(before, lines);
+  open_generation();
+  start_newcomers(lines);
+  const bool runs = std::ranges::any_of(members_, [](const Member& one) { return !one.ended; });
+  // The others go on without this host.
+  if (lost_here && !runs && unsettled_.empty()) fatal_ = last_lost_;
+}
+
+// "members 2, 3 on 10.77.0.2 were lost", "2 ranks go on (generation 1)", "member 4 joins as rank 2
+// of 3 (generation 2)"
+void ClusterLaunch::describe(const ClusterJob& before, std::vector<std::string>& lines) const {
+  const Generation& now = job_.generation;
+  if (before.generation.number == now.number) return;
+  std::map<std::string, std::vector<int>> lost;
+  for (const auto& [member, host] : before.hosts) {
+    if (job_.hosts.contains(member) || host == membership_.host()) continue;
+    if (std::ranges::count(before.completed, member) == 0) lost[host].push_back(member);
+  }
+  for (const auto& [host, members] : lost) {
+    lines.push_back(fmt::format("{} on {} {} lost", members_in_words(members), host_in_words(host),
+                                members.size() == 1 ? "was" : "were"));
+  }
+  bool joins = false;
+  for (const int member : now.members) {
+    if (before.generation.rank_of(member)) continue;
+    joins = true;
+    lines.push_back(fmt::format("member {} joins as rank {} of {} (generation {})", member,
+                                *now.rank_of(member), now.members.size(), now.number));
+  }
+  if (joins) return;
+  lines.push_back(fmt::format("{} (generation {})", who_goes_on(now.members.size()), now.number));
+}
+
+void ClusterLaunch::start_newcomers(std::vector<std::string>& lines) {
+  for (const int number : job_.members_on(membership_.host())) {
+    const auto same = [&](const Member& one) { return one.number == number; };
+    if (std::ranges::any_of(members_, same)) continue;
+    const PlacedRank start{
+        .rank = static_cast<int>(members_.size()), .place = free_place(), .member = number};
+    members_.push_back({.number = number, .place = start.place});
+    local_ranks_.start(start);
+    lines.push_back(fmt::format("member {} is started", number));
+  }
+}
+
+// Nobody meets them any more.
+void ClusterLaunch::end_untrained() {
+  if (job_.finished == 0) return;
+  for (std::size_t index = 0; index < members_.size(); ++index) {
+    Member& member = members_[index];
+    if (member.ended || !is_newcomer(member) || board_.progress(member.number) >= 0) continue;
+    if (!std::exchange(member.dismissed, true)) {
+      membership_.change([number = member.number](ClusterJob& job) { job.dismiss(number); });
+    }
+    if (index < local_ranks_.all().size()) local_ranks_.all()[index].process.signal(SIGKILL);
+  }
+}
+
+void ClusterLaunch::tell() {
+  HostRecord record;
+  for (const Member& member : members_) {
+    if (member.ended || member.dismissed || !is_newcomer(member)) continue;
+    if (store_.value(join_key(member.number))) record.joined.push_back(member.number);
+  }
+  if (trains()) record.trains = opened_;
+  if (record == told_) return;
+  told_ = record;
+  membership_.tell(record);
+}
+
+void ClusterLaunch::open_generation() {
+  const Generation& generation = job_.generation;
+  if (generation.number == opened_) return;
+  opened_ = generation.number;
+  store_.set(members_key(opened_), encode_members({generation.members, generation.store}));
+  progress_at_opening_.clear();
+  for (Member& member : members_) {
+    const auto rank = generation.rank_of(member.number);
+    if (!rank) continue;
+    member.last = LastRank{*rank, static_cast<int>(generation.members.size())};
+    progress_at_opening_[member.number] = board_.progress(member.number);
+  }
+  board_.set_generation(opened_);
+}
+
+bool ClusterLaunch::trains() const {
+  return std::ranges::all_of(progress_at_opening_, [&](const auto& at_opening) {
+    return board_.progress(at_opening.first) != at_opening.second;
+  });
+}
+
+bool ClusterLaunch::is_newcomer(const Member& member) const {
+  return std::ranges::count(founders_, member.number) == 0;
+}
+
+int ClusterLaunch::free_place() const {
+  int place = 0;
+  const auto takes_it = [&](const Member& one) { return !one.ended && one.place == place; };
+  while (std::ranges::any_of(members_, takes_it)) ++place;
+  return place;
+}
+
+milliseconds ClusterLaunch::sleep_time(milliseconds longest) const {
+  const auto left = std::chrono::ceil<milliseconds>(membership_.ranks_live_until() - Clock::now());
+  longest = std::clamp(left, milliseconds(0), longest);
+  return std::min(longest,
+                  told_.trains < opened_ ? kTrainingPollInterval : kCompletionPollInterval);
+}
+
+bool ClusterLaunch::expects_ranks() const {
+  return !fatal_ && failure_elsewhere_.empty() &&
+         (!unsettled_.empty() || members_.size() > local_ranks_.all().size());
+}
+
+void ClusterLaunch::require_place() {
+  if (Clock::now() < membership_.ranks_live_until()) return;
+  local_ranks_.signal(SIGKILL);
+  const std::string trouble = membership_.trouble();
+  throw BackendError(
+      ErrorContext{},
+      fmt::format("this host has lost its place in job {}, and its ranks were killed, since the "
+                  "other hosts go on without them: its lease was not renewed{}",
+                  options_.cluster->job, trouble.empty() ? "" : ": " + trouble),
+      "start `lockstep run` here again when etcd can be reached: its ranks then join the others");
+}
+
+std::optional<ElasticControl::LastRank> ClusterLaunch::last_rank(int rank) const {
+  return members_[static_cast<std::size_t>(rank)].last;
+}
+
+}  // namespace lockstep
