@@ -130,12 +130,6 @@ void ClusterJob::open(const LiveHosts& live) {
   generation.store = live.at(hosts.at(generation.members.front())).store;
 }
 
-bool ClusterJob::has_newcomers() const {
-  return std::ranges::any_of(hosts, [&](const auto& entry) {
-    return !generation.rank_of(entry.first) && std::ranges::count(completed, entry.first) == 0;
-  });
-}
-
 std::vector<int> ClusterJob::members_on(const std::string& host) const {
   std::vector<int> members;
   for (const auto& [member, on] : hosts) {

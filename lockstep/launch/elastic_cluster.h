@@ -66,7 +66,6 @@ struct ClusterJob {
   // `least` members are left.
   void settle(const LiveHosts& live, int least);
 
-  bool has_newcomers() const;
   std::vector<int> members_on(const std::string& host) const;
 
  private:

@@ -51,8 +51,7 @@ std::string from_base64(const std::string& text) {
 
 // The end of the keys that begin with this prefix.
 std::string behind(std::string prefix) {
-  while (!prefix.empty() && prefix.back() == '\xff') prefix.pop_back();
-  if (prefix.empty()) return std::string(1, '\0');  // all keys
+  while (prefix.back() == '\xff') prefix.pop_back();
   ++prefix.back();
   return prefix;
 }

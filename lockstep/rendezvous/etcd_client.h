@@ -48,7 +48,7 @@ class EtcdClient {
   // Deletes its keys. Does nothing if it has expired.
   void revoke(std::int64_t lease) const;
 
-  // All keys that begin with the prefix, as they were at one moment.
+  // All keys that begin with the prefix, which is not empty, as they were at one moment.
   struct Snapshot {
     std::int64_t revision = 0;
     std::map<std::string, EtcdEntry> entries = {};

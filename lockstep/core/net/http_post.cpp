@@ -29,8 +29,8 @@ constexpr Range<std::int64_t> kHttpLengths{0, std::numeric_limits<std::int64_t>:
 std::optional<std::string_view> value_of(std::string_view line, std::string_view name) {
   const auto colon = line.find(':');
   if (colon != name.size()) return std::nullopt;
-  const auto same = [](char one, char other) {
-    return std::tolower(static_cast<unsigned char>(one)) == other;
+  const auto same = [](char lower, char other) {
+    return lower == std::tolower(static_cast<unsigned char>(other));
   };
   if (!std::equal(name.begin(), name.end(), line.begin(), same)) return std::nullopt;
   line.remove_prefix(std::min(line.size(), line.find_first_not_of(' ', colon + 1)));

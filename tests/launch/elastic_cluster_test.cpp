@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Which generation follows when members of several hosts, or whole hosts, are lost or join.
+#include "lockstep/launch/elastic_cluster.h"
+
+#include <gmock/gmock.h>
+
+#include "lockstep/core/error.h"
+
+namespace lockstep {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+class Cluster : public ::testing::Test {
+ protected:
+  // Two hosts with two ranks each: "a" has the members 0 and 1, "b" 2 and 3.
+  Cluster() { job.found({"a", "b"}, 2, live); }
+
+  void settle() { job.settle(live, 2); }
+  void train() {
+    for (auto& [name, host] : live) host.trains = job.generation.number;
+  }
+
+  LiveHosts live{{"a", {.store = "a:1"}}, {"b", {.store = "b:1"}}};
+  ClusterJob job{.terms = "terms"};
+};
+
+TEST_F(Cluster, BeginsWithAllHosts) {
+  EXPECT_EQ(job.generation.number, 0);
+  EXPECT_THAT(job.generation.members, ElementsAre(0, 1, 2, 3));
+  EXPECT_EQ(job.generation.store, "a:1");
+  EXPECT_THAT(job.members_on("b"), ElementsAre(2, 3));
+  const ClusterJob before = job;
+  settle();
+  EXPECT_EQ(job, before);
+}
+
+TEST_F(Cluster, GoesOnWithoutALostMember) {
+  job.end(1, false, "killed");
+  job.add_newcomers("a", 1);
+  settle();
+  EXPECT_EQ(job.generation.number, 1);
+  EXPECT_THAT(job.generation.members, ElementsAre(0, 2, 3));
+  EXPECT_THAT(job.members_on("a"), ElementsAre(0, 4));
+}
+
+TEST_F(Cluster, GoesOnWithoutALostHostAndMeetsElsewhere) {
+  live.erase("a");
+  settle();
+  EXPECT_EQ(job.generation.number, 1);
+  EXPECT_THAT(job.generation.members, ElementsAre(2, 3));
+  EXPECT_EQ(job.generation.store, "b:1");
+  EXPECT_THAT(job.members_on("a"), IsEmpty());
+}
+
+TEST_F(Cluster, EndsWithTooFewMembers) {
+  job.end(0, false, "killed");
+  live.erase("b");
+  settle();
+  EXPECT_THAT(job.failure, HasSubstr("1 of its ranks are left"));
+  EXPECT_EQ(job.generation.number, 0);
+}
+
+TEST_F(Cluster, AdmitsNewcomersOnceAllHostsTrain) {
+  live["c"] = {.store = "c:1"};
+  job.add_newcomers("c", 2);
+  live["c"].joined = {5, 4};
+  settle();
+  EXPECT_EQ(job.generation.number, 0) << "nobody has trained";
+  live["a"].trains = 0;
+  settle();
+  EXPECT_EQ(job.generation.number, 0) << "b has not trained";
+  train();
+  settle();
+  EXPECT_EQ(job.generation.number, 1);
+  EXPECT_THAT(job.generation.members, ElementsAre(0, 1, 2, 3, 4, 5));
+  train();
+  settle();
+  EXPECT_EQ(job.generation.number, 1);
+}
+
+TEST_F(Cluster, AdmitsNobodyWhoseHostIsLost) {
+  live["c"] = {.store = "c:1"};
+  job.add_newcomers("c", 1);
+  live["c"].joined = {4};
+  train();
+  live.erase("c");
+  settle();
+  EXPECT_EQ(job.generation.number, 0);
+  EXPECT_FALSE(job.hosts.contains(4));
+}
+
+TEST_F(Cluster, BelievesNoHostAboutMembersOfOthers) {
+  live["b"].joined = {0, 2, 7};
+  train();
+  settle();
+  EXPECT_EQ(job.generation.number, 0);
+}
+
+TEST_F(Cluster, LosesNobodyWhoHasFinished) {
+  for (const int member : {0, 1}) job.complete(member);
+  for (const int member : {0, 1}) job.end(member, true, "");
+  live.erase("a");
+  settle();
+  EXPECT_EQ(job.generation.number, 0);
+  EXPECT_EQ(job.failure, "");
+  // The rest may still lose one, and go on.
+  job.end(2, false, "killed");
+  settle();
+  EXPECT_EQ(job.generation.number, 1);
+  EXPECT_THAT(job.generation.members, ElementsAre(3));
+}
+
+TEST_F(Cluster, AdmitsNobodyAfterAMemberHasFinished) {
+  job.add_newcomers("a", 1);
+  live["a"].joined = {4};
+  train();
+  job.complete(3);
+  settle();
+  EXPECT_EQ(job.generation.number, 0);
+  job.dismiss(4);
+  settle();
+  EXPECT_EQ(job.generation.number, 0);
+  EXPECT_FALSE(job.hosts.contains(4));
+}
+
+TEST_F(Cluster, FailsIfWorkAfterTheTrainingIsLost) {
+  job.complete(0);
+  live.erase("a");
+  settle();
+  EXPECT_THAT(job.failure, HasSubstr("member 0, which had completed the training, was lost"));
+}
+
+TEST_F(Cluster, IsWrittenAndRead) {
+  job.complete(0);
+  job.add_newcomers("b", 1);
+  job.failure = "why";
+  EXPECT_EQ(decode_job(encode(job)), job);
+  const HostRecord host{.store = "a:1", .joined = {4, 5}, .trains = 3};
+  EXPECT_EQ(decode_host(encode(host)), host);
+  const std::string bytes = encode(job);
+  for (std::size_t size = 0; size < bytes.size(); ++size) {
+    EXPECT_THROW(decode_job(bytes.substr(0, size)), BackendError) << size;
+  }
+}
+
+}  // namespace
+}  // namespace lockstep

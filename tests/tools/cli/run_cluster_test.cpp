@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// `lockstep run --rdzv-backend etcd`: elastic jobs of several launches that meet in a real etcd, on
+// one machine and on hosts that are cut off. The program is tests/support/elastic_member.cpp.
+#include <csignal>
+#include <fstream>
+#include <memory>
+
+#include "support/etcd.h"
+#include "support/hosts.h"
+#include "support/skip_or_fail.h"
+#include "tests/tools/cli/run_fixture.h"
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+
+namespace lockstep {
+namespace {
+
+using ::testing::AllOf;
+using testing::Ended;
+using testing::Etcd;
+using ::testing::HasSubstr;
+using testing::Hosts;
+using ::testing::Not;
+using testing::occurrences;
+using testing::Program;
+using Words = std::vector<std::string>;
+
+class RunCluster : public Run {
+ protected:
+  ~RunCluster() override {
+    etcd_.reset();
+    for (const std::string& file : files_) std::filesystem::remove(tmpdir.path() / file);
+  }
+
+  void SetUp() override {
+    const std::string why_not = Etcd::why_not();
+    if (!why_not.empty()) return testing::skip_or_fail(why_not);
+    etcd_ = std::make_unique<Etcd>();
+  }
+
+  // One host's launch. Standard error comes with the output.
+  Words host(const Words& options, const std::string& how = "") const {
+    Words launch{"sh",
+                 "-c",
+                 "exec \"$@\" 2>&1",
+                 "sh",
+                 LOCKSTEP_PROGRAM,
+                 "run",
+                 "--rdzv-backend",
+                 "etcd",
+                 "--rdzv-endpoint",
+                 etcd_->endpoint(),
+                 "--rdzv-id",
+                 "test"};
+    launch.insert(launch.end(), options.begin(), options.end());
+    launch.insert(launch.end(), {ELASTIC_MEMBER, how});
+    return launch;
+  }
+
+  // They have ranks in this order.
+  std::vector<std::unique_ptr<Program>> start(int count, const Words& options) {
+    std::vector<std::unique_ptr<Program>> hosts;
+    for (int i = 0; i < count; ++i) {
+      hosts.push_back(std::make_unique<Program>(host(options)));
+      wait_for_hosts(i + 1, count);
+    }
+    return hosts;
+  }
+
+  // Until so many of these have come, unless the job begins with them.
+  void wait_for_hosts(int come, int count) const {
+    const auto keys = [&] {
+      return testing::run_to_end({"etcdctl", "--endpoints", etcd_->endpoint(), "get", "--prefix",
+                                  "--keys-only", "/lockstep/test/hosts/"})
+          .out;
+    };
+    if (come < count) {
+      EXPECT_TRUE(testing::eventually([&] { return occurrences(keys(), "/hosts/") == come; }));
+    }
+  }
+
+  void make_file(const std::string& name) {
+    std::ofstream(tmpdir.path() / name);
+    files_.push_back(name);
+  }
+
+  pid_t process_of(int member) const {
+    const auto found = testing::processes_with(
+        {"LOCKSTEP_TEST_MARK=" + mark, fmt::format("LOCKSTEP_MEMBER={}", member)});
+    EXPECT_EQ(found.size(), 1u) << "member " << member;
+    return found.empty() ? 0 : found.front();
+  }
+
+  static void wait_for_rank(Program& program, int generation, int rank, int size) {
+    program.wait_for(fmt::format("generation {}: rank {} of {} goes on", generation, rank, size));
+  }
+
+  std::unique_ptr<Etcd> etcd_;
+
+ private:
+  std::vector<std::string> files_;
+};
+
+const Words kTwoByOne{"--nnodes", "2", "-n", "1", "--elastic", "1:2"};
+const Words kTwoByTwo{"--nnodes", "2", "-n", "2", "--elastic", "1:4"};
+
+TEST_F(RunCluster, HostsMeetAndFinish) {
+  auto hosts = start(2, kTwoByTwo);
+  for (int rank : {0, 1}) wait_for_rank(*hosts[0], 0, rank, 4);
+  for (int rank : {2, 3}) wait_for_rank(*hosts[1], 0, rank, 4);
+  make_file("finish");
+  for (auto& host : hosts) EXPECT_EQ(host->wait(), 0) << host->out();
+  const Ended left = testing::run_to_end({"etcdctl", "--endpoints", etcd_->endpoint(), "get",
+                                          "--prefix", "--keys-only", "/lockstep/"});
+  EXPECT_EQ(left.out, "") << "nothing is left in etcd";
+}
+
+TEST_F(RunCluster, ALostRankIsReplacedOnItsHost) {
+  for (const int lost : {0, 2}) {
+    auto hosts = start(2, kTwoByTwo);
+    for (int rank : {2, 3}) wait_for_rank(*hosts[1], 0, rank, 4);
+    ::kill(process_of(lost), SIGKILL);
+    Program& own = *hosts[static_cast<std::size_t>(lost / 2)];
+    own.wait_for("member 4 joins as rank 3 of 4 (generation 2)");
+    wait_for_rank(own, 2, 3, 4);
+    make_file("finish");
+    for (auto& host : hosts) EXPECT_EQ(host->wait(), 0) << host->out();
+    std::filesystem::remove(tmpdir.path() / "finish");
+    EXPECT_THAT(own.out(), AllOf(HasSubstr(fmt::format("member {} (rank {}, pid ", lost, lost)),
+                                 HasSubstr("was lost: killed by signal 9 (SIGKILL)\n"),
+                                 HasSubstr("member 4 is started\n")));
+    EXPECT_THAT(hosts[static_cast<std::size_t>(1 - lost / 2)]->out(),
+                AllOf(HasSubstr(fmt::format("member {} on 127.0.0.1 was lost\n", lost)),
+                      HasSubstr("3 ranks go on (generation 1)\n"),
+                      HasSubstr("member 4 joins as rank 3 of 4 (generation 2)\n")));
+  }
+}
+
+TEST_F(RunCluster, TheOthersGoOnWithoutAHostAndAnotherOneComes) {
+  auto hosts = start(2, kTwoByOne);
+  wait_for_rank(*hosts[1], 0, 1, 2);
+  hosts[0]->signal(SIGKILL);
+  wait_for_rank(*hosts[1], 1, 0, 1);
+  EXPECT_THAT(hosts[1]->out(), AllOf(HasSubstr("member 0 on 127.0.0.1 was lost\n"),
+                                     HasSubstr("1 rank goes on (generation 1)\n")));
+  Program another(host(kTwoByOne));
+  wait_for_rank(another, 2, 1, 2);
+  wait_for_rank(*hosts[1], 2, 0, 2);
+  make_file("finish");
+  EXPECT_EQ(another.wait(), 0) << another.out();
+  EXPECT_EQ(hosts[1]->wait(), 0) << hosts[1]->out();
+}
+
+TEST_F(RunCluster, AHostThatIsStoppedLeavesAtOnce) {
+  auto hosts = start(2, kTwoByOne);
+  wait_for_rank(*hosts[1], 0, 1, 2);
+  hosts[0]->signal(SIGTERM);
+  EXPECT_EQ(hosts[0]->wait(), 128 + SIGTERM);
+  wait_for_rank(*hosts[1], 1, 0, 1);
+  make_file("finish");
+  EXPECT_EQ(hosts[1]->wait(), 0) << hosts[1]->out();
+}
+
+TEST_F(RunCluster, TooFewRanksEndTheJobOnAllHosts) {
+  auto hosts = start(2, {"--nnodes", "2", "-n", "1", "--elastic", "2:2"});
+  wait_for_rank(*hosts[1], 0, 1, 2);
+  ::kill(process_of(1), SIGKILL);
+  EXPECT_EQ(hosts[1]->wait(), 128 + SIGKILL);
+  EXPECT_EQ(hosts[0]->wait(), 1);
+  EXPECT_THAT(hosts[1]->out(), HasSubstr("lockstep run: rank 1 of 2 (pid "));
+  EXPECT_THAT(hosts[0]->out(), HasSubstr("the job cannot go on: 1 of its ranks are left, and "
+                                         "--elastic wants at least 2"));
+}
+
+TEST_F(RunCluster, AHostWithOtherOptionsIsRefused) {
+  Program first(host(kTwoByOne));
+  wait_for_hosts(1, 2);
+  const Ended second = testing::run_to_end(host(kTwoByTwo));
+  EXPECT_EQ(second.code, 2);
+  EXPECT_THAT(second.out,
+              HasSubstr("job test has --nnodes 2 --nproc-per-node 1 --elastic 1:2, and this host "
+                        "was given --nnodes 2 --nproc-per-node 2 --elastic 1:4"));
+  first.signal(SIGTERM);
+  EXPECT_EQ(first.wait(), 128 + SIGTERM);
+  EXPECT_THAT(first.out(), HasSubstr("stopped by SIGTERM"));
+}
+
+TEST_F(RunCluster, AJobNeedsItsEtcd) {
+  etcd_->signal(SIGKILL);
+  const Ended ended = testing::run_to_end(host(kTwoByOne));
+  EXPECT_EQ(ended.code, 1);
+  EXPECT_THAT(ended.out, HasSubstr("cannot connect to 127.0.0.1 port "));
+}
+
+// Rank 0 is on the side of etcd, or on the other one.
+class CutHosts : public RunCluster {
+ protected:
+  void SetUp() override {
+    for (const std::string& why_not : {Etcd::why_not(), Hosts::why_not()}) {
+      if (!why_not.empty()) return testing::skip_or_fail(why_not);
+    }
+    hosts_ = std::make_unique<Hosts>(3, 1000);
+    etcd_ = std::make_unique<Etcd>(Hosts::address(0),
+                                   [this](Words words) { return hosts_->on(0, words); });
+  }
+
+  std::unique_ptr<Hosts> hosts_;
+};
+
+TEST_F(CutHosts, TheSideOfEtcdGoesOnAndTheOtherEndsItself) {
+  Program cut(hosts_->on(1, host(kTwoByTwo)));
+  ASSERT_TRUE(testing::eventually([&] {
+    return occurrences(testing::run_to_end(
+                           hosts_->on(0, {"etcdctl", "--endpoints", etcd_->endpoint(), "get",
+                                          "--prefix", "--keys-only", "/lockstep/test/hosts/"}))
+                           .out,
+                       "/hosts/") == 1;
+  }));
+  Program stays(hosts_->on(2, host(kTwoByTwo)));
+  for (int rank : {0, 1}) wait_for_rank(cut, 0, rank, 4);
+  for (int rank : {2, 3}) wait_for_rank(stays, 0, rank, 4);
+  hosts_->cut(1);
+  EXPECT_EQ(cut.wait(), 1);
+  EXPECT_THAT(cut.out(), AllOf(HasSubstr("this host has lost its place in job test, and its ranks "
+                                         "were killed"),
+                               Not(HasSubstr("generation 1"))));
+  for (int rank : {0, 1}) wait_for_rank(stays, 1, rank, 2);
+  EXPECT_THAT(stays.out(), HasSubstr("members 0, 1 on 10.77.0.2 were lost\n"));
+  make_file("finish");
+  EXPECT_EQ(stays.wait(), 0) << stays.out();
+}
+
+}  // namespace
+}  // namespace lockstep
