@@ -81,7 +81,7 @@ install_with_pip() {
 set_up() {
   option --yes
   # llvm has what turns addresses in the reports of the sanitizers into names.
-  extra_packages=(clang-16 libclang-rt-16-dev lld-16 llvm clang-format-14 shellcheck chromium
+  extra_packages=(etcd-server etcd-client clang-16 libclang-rt-16-dev lld-16 llvm clang-format-14 shellcheck chromium
     libmpich-dev mpich munge python3-torch python3-venv slurm-client slurmctld slurmd)
   use_torch system
   mkdir -p build/log

@@ -29,6 +29,7 @@ class ClusterLaunch final : public ElasticControl {
                 EtcdMembership& membership, LocalStoreServer& store, LocalRanks& local_ranks);
 
   EnvironmentVariables variables(const PlacedRank& start) const override;
+  int member(int rank) const override { return members_[static_cast<std::size_t>(rank)].number; }
   void begin() override;
   std::vector<std::string> take_changes() override;
   int descriptor() const override { return membership_.descriptor(); }

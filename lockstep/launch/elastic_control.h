@@ -20,6 +20,8 @@ class ElasticControl {
 
   // The variables that tell a member what ElasticJob knows.
   virtual EnvironmentVariables variables(const PlacedRank& start) const = 0;
+  // The rank's number as a member.
+  virtual int member(int rank) const = 0;
   // The keeper has been forked: from now on there may be threads.
   virtual void begin() {}
 

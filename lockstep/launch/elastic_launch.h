@@ -30,6 +30,7 @@ class ElasticLaunch final : public ElasticControl {
                 LocalRanks& local_ranks);
 
   EnvironmentVariables variables(const PlacedRank& start) const override;
+  int member(int rank) const override { return rank; }
   std::vector<std::string> take_changes() override;
   std::chrono::milliseconds sleep_time(std::chrono::milliseconds longest) const override;
   std::optional<int> fatal() const override { return fatal_; }

@@ -38,22 +38,20 @@ void make_log_folder(const std::string& folder) {
 JobOutput::JobOutput(const AgentOptions& options, int first_rank,
                      std::vector<std::string>& warnings)
     : options_(options),
-      first_rank_(first_rank),
       rank_name_(options.elastic ? "member" : "rank"),
       warnings_(warnings),
       shows_status_(options.status && !options.on_line && can_show_status(options.status->stream)) {
   if (!options.log_dir.empty()) make_log_folder(options.log_dir);
-  for (int rank = 0; rank < options.ranks; ++rank) add_rank();
+  for (int rank = 0; rank < options.ranks; ++rank) add_rank(first_rank + rank);
   if (options.on_warning) return;
   for (const std::string& warning : std::exchange(warnings_, {})) warn(warning);
 }
 
-void JobOutput::add_rank() {
+void JobOutput::add_rank(int job_number) {
   const auto rank = static_cast<int>(ranks_.size());
-  const int of_all = first_rank_ + rank;
   const std::string log =
-      options_.log_dir.empty() ? "" : log_file(options_.log_dir, of_all, rank_name_);
-  ranks_.push_back({RankOutput(of_all, make_sink(rank), log)});
+      options_.log_dir.empty() ? "" : log_file(options_.log_dir, job_number, rank_name_);
+  ranks_.push_back({RankOutput(job_number, make_sink(rank, job_number), log)});
 }
 
 void JobOutput::warn(const std::string& warning) {
@@ -75,7 +73,7 @@ void JobOutput::leave_to_parent() {
   for (Rank& rank : ranks_) rank.output.leave_to_parent();
 }
 
-RankOutput::Sink JobOutput::make_sink(int rank) {
+RankOutput::Sink JobOutput::make_sink(int rank, int job_number) {
   if (options_.on_line) {
     return [this](const OutputPart& part) { options_.on_line(part.line); };
   }
@@ -86,7 +84,7 @@ RankOutput::Sink JobOutput::make_sink(int rank) {
     if (options_.merged) {
       prefix = options_.merged->prefix;
     } else if (options_.prefix) {
-      prefix = rank_prefix(first_rank_ + rank, coloured(stream), rank_name_);
+      prefix = rank_prefix(job_number, coloured(stream), rank_name_);
     }
   }
   return [this, rank, prefixes](const OutputPart& part) {
@@ -97,8 +95,8 @@ RankOutput::Sink JobOutput::make_sink(int rank) {
   };
 }
 
-void JobOutput::connect(int rank, UniqueFd output, UniqueFd error_output) {
-  if (rank == static_cast<int>(ranks_.size())) add_rank();
+void JobOutput::connect(int rank, int job_number, UniqueFd output, UniqueFd error_output) {
+  if (rank == static_cast<int>(ranks_.size())) add_rank(job_number);
   auto& channels = ranks_[static_cast<std::size_t>(rank)].channels;
   channels[index_of(OutputStream::out)] = std::move(output);
   channels[index_of(OutputStream::err)] = std::move(error_output);

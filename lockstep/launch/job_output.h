@@ -39,8 +39,8 @@ class JobOutput {
   void leave_to_parent();
 
   // Takes over the read ends of the rank's streams. `rank` is its number on this machine, as in all
-  // functions here. A further rank follows those that are there.
-  void connect(int rank, UniqueFd output, UniqueFd error_output);
+  // functions here. A further rank follows those that are there, with this number in the job.
+  void connect(int rank, int job_number, UniqueFd output, UniqueFd error_output);
   // Adds the descriptors that the event loop waits for.
   void add_to(std::vector<pollfd>& entries) const;
   // How long the event loop may sleep until the beginning of a line is shown, at most `longest`.
@@ -78,8 +78,8 @@ class JobOutput {
     bool log_lost = false;
   };
 
-  void add_rank();
-  RankOutput::Sink make_sink(int rank);
+  void add_rank(int job_number);
+  RankOutput::Sink make_sink(int rank, int job_number);
   // Whether the beginning of a line is shown before the rank has ended the line.
   bool shows_unfinished() const { return !options_.on_line && !shows_status_; }
   // False if there was nothing to read.
@@ -87,7 +87,6 @@ class JobOutput {
   void warn_of_lost_log(Rank& rank);
 
   const AgentOptions& options_;
-  const int first_rank_;
   // Members of an elastic job keep their numbers, and have no fixed rank.
   const char* const rank_name_;
   std::vector<std::string>& warnings_;

@@ -129,8 +129,10 @@ void RankWatch::start() {
 
 void RankWatch::connect_started() {
   for (; connected_ < ranks_.all().size(); ++connected_) {
-    RankProcess& started = ranks_.all()[connected_].process;
-    output_.connect(started.rank(), started.take_output(), started.take_error_output());
+    LocalRanks::Rank& rank = ranks_.all()[connected_];
+    RankProcess& started = rank.process;
+    const int number = elastic_ ? elastic_->member(started.rank()) : ranks_.job_rank(rank);
+    output_.connect(started.rank(), number, started.take_output(), started.take_error_output());
   }
 }
 
