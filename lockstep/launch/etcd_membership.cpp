@@ -20,6 +20,8 @@ using Clock = std::chrono::steady_clock;
 constexpr milliseconds kRenewalInterval{2'000};
 // For an answer of etcd; a renewal may fail twice before the ranks must be killed.
 constexpr milliseconds kEtcdPatience{2'000};
+// For its first answer, to a host that has no ranks yet.
+constexpr milliseconds kFirstPatience{5'000};
 // Before etcd is asked again after an error.
 constexpr milliseconds kEtcdPause{200};
 constexpr std::chrono::minutes kMeetingWait{30};
@@ -58,14 +60,14 @@ EtcdMembership::EtcdMembership(const ElasticOptions& options, int ranks)
       news_(make_bell()),
       wake_(make_bell()) {
   const Endpoint& etcd = options.cluster->etcd;
-  const Deadline deadline = Deadline::after(kEtcdPatience);
+  const Deadline deadline = Deadline::after(kFirstPatience);
   if (address_.empty()) {
     address_ = local_address(connect_tcp_at_once(etcd.host, etcd.port, deadline).get()).host;
   }
   listener_ = listen_tcp(address_, 0);
   record_.store = in_words(local_address(listener_.get()));
   renewed_at_ = Clock::now().time_since_epoch().count();
-  lease_ = etcd_.grant_lease(kLease);
+  lease_ = EtcdClient(etcd, kFirstPatience).grant_lease(kLease);
   host_ = fmt::format("{}#{:x}", address_, lease_);
   publish_record();
 }
@@ -147,34 +149,49 @@ ClusterJob EtcdMembership::claim(const View& view) const {
   return job;
 }
 
+std::vector<int> EtcdMembership::ask_for_members(int wake) {
+  renew_if_due();
+  View view = read();
+  std::vector<int> own = view.job.members_on(host_);
+  if (!own.empty()) {
+    job_ = std::move(view.job);
+    return own;
+  }
+  const ClusterJob wanted = claim(view);
+  if (wanted != view.job) {
+    etcd_.replace(key("job"), view.changed, encode(wanted));
+  } else {
+    etcd_.wait_for_change(prefix_, view.revision, Deadline::after(kRenewalInterval), wake);
+  }
+  return {};
+}
+
 EtcdMembership::Met EtcdMembership::meet(SignalWatch& signals) {
   const Deadline deadline = Deadline::after(kMeetingWait);
-  while (true) {
+  while (!deadline.passed()) {
     if (const auto signal = signals.next_stop()) {
       leave();
       return {.signal = *signal};
     }
-    renew_if_due();
-    View view = read();
-    if (std::vector<int> own = view.job.members_on(host_); !own.empty()) {
-      job_ = std::move(view.job);
-      return {.members = std::move(own)};
+    try {
+      std::vector<int> own = ask_for_members(signals.descriptor());
+      if (!own.empty()) return {.members = std::move(own)};
+    } catch (const UsageError&) {
+      leave();
+      throw;
+    } catch (const LeaseLost&) {
+      throw;
+    } catch (const Error&) {
+      if (Clock::now() >= ranks_live_until()) throw;
+      ::poll(nullptr, 0, static_cast<int>(kEtcdPause.count()));
     }
-    const ClusterJob wanted = claim(view);
-    if (wanted != view.job) {
-      etcd_.replace(key("job"), view.changed, encode(wanted));
-      continue;
-    }
-    if (wanted.generation.number < 0 && deadline.passed()) {
-      throw TimeoutError(
-          ErrorContext{},
-          fmt::format("{} of {} hosts have come to job {} within {} min", view.live.size(),
-                      options_.cluster->hosts, options_.cluster->job, kMeetingWait.count()),
-          "start `lockstep run` on the others, with the same --rdzv-id");
-    }
-    etcd_.wait_for_change(prefix_, view.revision, Deadline::after(kRenewalInterval),
-                          signals.descriptor());
   }
+  throw TimeoutError(ErrorContext{},
+                     fmt::format("job {} had no ranks for this host within {} min: it begins with "
+                                 "{} hosts, and has at most {} ranks",
+                                 options_.cluster->job, kMeetingWait.count(),
+                                 options_.cluster->hosts, options_.most),
+                     "start `lockstep run` on the others, with the same --rdzv-id, or raise MAX");
 }
 
 void EtcdMembership::follow() {

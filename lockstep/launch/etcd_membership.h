@@ -90,6 +90,8 @@ class EtcdMembership {
   };
 
   View read() const;
+  // Asks for members, or waits for what they need; none if there are none yet.
+  std::vector<int> ask_for_members(int wake);
   void renew_if_due();
   void publish_record();
   // Makes the changes of the shared record that are due. False if another agent was faster.
