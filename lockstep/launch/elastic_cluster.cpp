@@ -23,14 +23,14 @@ void read_format(Unpacking& packed) {
 }  // namespace
 
 std::string encode(const HostRecord& record) {
-  return pack(kClusterFormat, record.store, record.joined, record.trains);
+  return pack(kClusterFormat, record.terms, record.store, record.joined, record.trains);
 }
 
 HostRecord decode_host(std::string_view bytes) {
   Unpacking packed(bytes);
   read_format(packed);
   HostRecord record;
-  packed.read_all(record.store, record.joined, record.trains);
+  packed.read_all(record.terms, record.store, record.joined, record.trains);
   return record;
 }
 

@@ -14,6 +14,8 @@ namespace lockstep {
 
 // What an agent says of its host. It is there as long as the agent's lease lives.
 struct HostRecord {
+  // As ClusterJob::terms: what it was told.
+  std::string terms{};
   // Where the agent serves the store of the generations whose rank 0 is on this host: "host:port".
   std::string store{};
   // Newcomers on this host that can train.

@@ -65,6 +65,7 @@ EtcdMembership::EtcdMembership(const ElasticOptions& options, int ranks)
     address_ = local_address(connect_tcp_at_once(etcd.host, etcd.port, deadline).get()).host;
   }
   listener_ = listen_tcp(address_, 0);
+  record_.terms = terms_;
   record_.store = in_words(local_address(listener_.get()));
   renewed_at_ = Clock::now().time_since_epoch().count();
   lease_ = EtcdClient(etcd, kFirstPatience).grant_lease(kLease);
@@ -138,10 +139,13 @@ ClusterJob EtcdMembership::claim(const View& view) const {
         "give another --rdzv-id, or start again when its other hosts have ended");
   }
   if (job.generation.number < 0) {
-    const auto hosts = static_cast<std::size_t>(options_.cluster->hosts);
-    if (view.order.size() >= hosts) {
-      job.found({view.order.begin(), view.order.begin() + options_.cluster->hosts}, ranks_,
-                view.live);
+    std::vector<std::string> come = view.order;
+    std::erase_if(come,
+                  [&](const std::string& name) { return view.live.at(name).terms != terms_; });
+    const auto wanted = static_cast<std::size_t>(options_.cluster->hosts);
+    if (come.size() >= wanted) {
+      come.resize(wanted);
+      job.found(come, ranks_, view.live);
     }
   } else if (const int room = options_.most - static_cast<int>(job.hosts.size()); room > 0) {
     job.add_newcomers(host_, std::min(room, ranks_));
@@ -283,16 +287,14 @@ void EtcdMembership::leave() noexcept {
   try {
     end_thread();
     const Deadline deadline = Deadline::after(kLeaveWait);
-    while (true) {
+    while (!edits_.empty() && !deadline.passed()) {
       View view = read();
-      if (edits_.empty() || advance(view)) {
-        // The last one leaves nothing behind.
-        if (view.live.size() == 1) etcd_.remove(key("job"), read().changed);
-        break;
-      }
-      if (deadline.passed()) break;
+      advance(view);
     }
     etcd_.revoke(lease_);
+    // The last one leaves nothing behind.
+    const View left = read();
+    if (left.live.empty()) etcd_.remove(key("job"), left.changed);
   } catch (const std::exception&) {
     // The lease ends by itself.
   }

@@ -43,10 +43,10 @@ class GenerationStore final : public Store {
         store_(std::move(store)) {}
 
   void set(const std::string& key, const std::string& value) override {
-    while_newest([&] { store_->set(prefix_ + key, value); });
+    answered([&] { store_->set(prefix_ + key, value); });
   }
   std::int64_t add(const std::string& key, std::int64_t amount) override {
-    return while_newest([&] { return store_->add(prefix_ + key, amount); });
+    return answered([&] { return store_->add(prefix_ + key, amount); });
   }
   std::string get(const std::string& key, const Deadline& deadline) override {
     while (remote_ && deadline.remaining() > kRemoteWait) {
@@ -61,6 +61,17 @@ class GenerationStore final : public Store {
   }
 
  private:
+  // For a request whose answer depends on no other rank: without one, the store's host is lost.
+  template <class Request>
+  auto answered(const Request& request) -> decltype(request()) {
+    try {
+      return while_newest(request);
+    } catch (const TimeoutError& error) {
+      if (!remote_) throw;
+      throw PeerLost(within(context_, error));
+    }
+  }
+
   template <class Request>
   auto while_newest(const Request& request) -> decltype(request()) {
     check_newest();

@@ -138,7 +138,7 @@ TEST_F(Cluster, IsWrittenAndRead) {
   job.add_newcomers("b", 1);
   job.failure = "why";
   EXPECT_EQ(decode_job(encode(job)), job);
-  const HostRecord host{.store = "a:1", .joined = {4, 5}, .trains = 3};
+  const HostRecord host{.terms = "terms", .store = "a:1", .joined = {4, 5}, .trains = 3};
   EXPECT_EQ(decode_host(encode(host)), host);
   const std::string bytes = encode(job);
   for (std::size_t size = 0; size < bytes.size(); ++size) {
