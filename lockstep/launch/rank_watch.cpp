@@ -380,9 +380,10 @@ RankFailure RankWatch::describe_failure() {
 
 // In an elastic job, a rank's number is one of the generation that had it last.
 void RankWatch::name_failure(RankFailure& failure) const {
-  const auto last = elastic_->last_rank(failure.rank - first_rank_);
+  const int rank = failure.rank - first_rank_;
+  const auto last = elastic_->last_rank(rank);
   failure.name = last ? fmt::format("rank {} of {}", last->rank, last->size)
-                      : fmt::format("member {}", failure.rank);
+                      : fmt::format("member {}", elastic_->member(rank));
   if (last) failure.rank = last->rank;
 }
 

@@ -267,9 +267,9 @@ int RunCommand::run() const {
   AgentOptions options;
   options.program = program;
   options.ranks = parse_ranks(ranks);
-  options.node = node();
   if (elastic.empty()) cluster();  // refuses
   options.elastic = elastic_options(options.ranks);
+  options.node = node();
   const bool in_cluster = options.elastic && options.elastic->cluster;
   // In a cluster, only lost ranks are started again.
   RestartOptions restarts{.max_restarts = in_cluster ? 0 : max_restarts.value_or(0)};

@@ -172,6 +172,140 @@ TEST_F(RunCluster, TooFewRanksEndTheJobOnAllHosts) {
                                          "--elastic wants at least 2"));
 }
 
+TEST_F(RunCluster, AWrongCommandEndsTheJobOnAllHosts) {
+  Program first(host(kTwoByOne, "2"));
+  wait_for_hosts(1, 2);
+  Program second(host(kTwoByOne));
+  wait_for_rank(second, 0, 1, 2);
+  ::kill(process_of(0), SIGKILL);
+  EXPECT_EQ(first.wait(), 2);
+  EXPECT_THAT(first.out(), HasSubstr("lockstep run: member 2 (pid "));
+  EXPECT_EQ(second.wait(), 1);
+  EXPECT_THAT(second.out(), HasSubstr("the job cannot go on: member 2 ended: exit code 2"));
+}
+
+TEST_F(RunCluster, ACrashLoopUsesUpAHostsReplacementsAndTheOthersGoOn) {
+  Words options = kTwoByOne;
+  options.insert(options.end(), {"--max-restarts", "2"});
+  Program first(host(options, "3"));
+  wait_for_hosts(1, 2);
+  Program second(host(options));
+  wait_for_rank(second, 0, 1, 2);
+  ::kill(process_of(0), SIGKILL);
+  EXPECT_EQ(first.wait(), 3);
+  EXPECT_EQ(occurrences(first.out(), "was lost: exit code 3"), 2);
+  EXPECT_THAT(first.out(), HasSubstr("; it is not replaced\n"));
+  wait_for_rank(second, 1, 0, 1);
+  make_file("finish");
+  EXPECT_EQ(second.wait(), 0) << second.out();
+}
+
+TEST_F(RunCluster, ARankThatFailsAfterTheTrainingFailsTheJob) {
+  auto hosts = start(2, kTwoByOne);
+  wait_for_rank(*hosts[1], 0, 1, 2);
+  make_file("work");
+  make_file("finish");
+  for (auto& host : hosts) host->wait_for("finished after generation 0");
+  ::kill(process_of(0), SIGKILL);
+  EXPECT_EQ(hosts[0]->wait(), 128 + SIGKILL);
+  EXPECT_EQ(hosts[1]->wait(), 1);
+  EXPECT_THAT(
+      hosts[1]->out(),
+      HasSubstr("member 0, which had completed the training, was lost: killed by signal 9"));
+}
+
+TEST_F(RunCluster, ANewcomerEndsWithTheTraining) {
+  Program first(host(kTwoByOne, "lobby"));
+  wait_for_hosts(1, 2);
+  Program second(host(kTwoByOne));
+  wait_for_rank(second, 0, 1, 2);
+  ::kill(process_of(0), SIGKILL);
+  first.wait_for("in the lobby");
+  wait_for_rank(second, 1, 0, 1);
+  make_file("finish");
+  EXPECT_EQ(second.wait(), 0) << second.out();
+  EXPECT_EQ(first.wait(), 0) << first.out();
+  EXPECT_EQ(occurrences(first.out(), "finished"), 0);
+}
+
+TEST_F(RunCluster, AHostTooManyWaitsUntilThereIsRoom) {
+  auto hosts = start(2, kTwoByOne);
+  wait_for_rank(*hosts[1], 0, 1, 2);
+  Program spare(host(kTwoByOne));
+  wait_for_hosts(3, 4);
+  hosts[1]->signal(SIGTERM);
+  EXPECT_EQ(hosts[1]->wait(), 128 + SIGTERM);
+  wait_for_rank(spare, 2, 1, 2);
+  make_file("finish");
+  EXPECT_EQ(spare.wait(), 0) << spare.out();
+  EXPECT_EQ(hosts[0]->wait(), 0) << hosts[0]->out();
+}
+
+// Its record is still in etcd.
+TEST_F(RunCluster, AJobWhoseHostsWereAllKilledBeginsAnew) {
+  {
+    const auto hosts = start(2, kTwoByOne);
+    wait_for_rank(*hosts[1], 0, 1, 2);
+    for (const auto& host : hosts) host->signal(SIGKILL);
+    for (const auto& host : hosts) host->wait();
+  }
+  auto hosts = start(2, kTwoByOne);
+  for (auto& host : hosts) host->wait_for("generation 0: rank ");
+  make_file("finish");
+  for (auto& host : hosts) EXPECT_EQ(host->wait(), 0) << host->out();
+}
+
+TEST_F(RunCluster, EtcdMayBeAwayForAWhileButNotForLong) {
+  auto hosts = start(2, kTwoByOne);
+  wait_for_rank(*hosts[1], 0, 1, 2);
+  etcd_->signal(SIGSTOP);
+  ::kill(process_of(1), SIGKILL);
+  hosts[1]->wait_for("member 1 (rank 1, pid ");
+  etcd_->signal(SIGCONT);
+  wait_for_rank(*hosts[0], 2, 0, 2);
+  etcd_->signal(SIGKILL);
+  for (auto& host : hosts) {
+    EXPECT_EQ(host->wait(), 1);
+    EXPECT_THAT(host->out(), HasSubstr("its lease was not renewed: "));
+  }
+}
+
+TEST_F(RunCluster, IsNotResized) {
+  Program only(host({"--nnodes", "1", "-n", "1", "--elastic", "1:2"}));
+  wait_for_rank(only, 0, 0, 1);
+  const Ended asked =
+      testing::run_to_end({LOCKSTEP_PROGRAM, "resize", std::to_string(only.pid()), "2"});
+  EXPECT_EQ(asked.code, 2);
+  EXPECT_THAT(asked.err, HasSubstr("its hosts meet in etcd"));
+  make_file("finish");
+  EXPECT_EQ(only.wait(), 0) << only.out();
+}
+
+TEST_F(RunCluster, OptionsMustMakeSense) {
+  const Words etcd{"--rdzv-backend", "etcd", "--rdzv-endpoint", "127.0.0.1:1"};
+  const auto expect_refused = [&](const Words& base, const Words& more, const std::string& why) {
+    Words options{"-n", "2"};
+    options.insert(options.end(), base.begin(), base.end());
+    options.insert(options.end(), more.begin(), more.end());
+    options.emplace_back("true");
+    const Ended ended = run(options);
+    EXPECT_EQ(ended.code, 2) << why;
+    EXPECT_THAT(ended.err, HasSubstr(why));
+  };
+  expect_refused({}, {"--rdzv-backend", "c10d"}, "--rdzv-backend \"c10d\": give one of");
+  expect_refused({}, {"--elastic", "1:2", "--nnodes", "2"}, "give --rdzv-backend etcd");
+  expect_refused({}, {"--rdzv-id", "x"}, "--rdzv-backend");
+  expect_refused({}, {"--rdzv-backend", "etcd"}, "at which etcd serves its clients");
+  expect_refused(etcd, {"--elastic", "1:2"}, "needs --rdzv-id");
+  expect_refused(etcd, {"--rdzv-id", "x"}, "is for jobs with --elastic");
+  expect_refused(etcd, {"--rdzv-id", "x", "--elastic", "1:2", "--node-rank", "0"},
+                 "machines are numbered as they come");
+  expect_refused(etcd, {"--rdzv-id", "x", "--elastic", "1:2", "--hang-timeout", "9"},
+                 "no rank is killed for hanging");
+  expect_refused(etcd, {"--rdzv-id", "x", "--elastic", "1:2", "--nnodes", "2"},
+                 "with the 4 ranks of all machines between them");
+}
+
 TEST_F(RunCluster, AHostWithOtherOptionsIsRefused) {
   Program first(host(kTwoByOne));
   wait_for_hosts(1, 2);
