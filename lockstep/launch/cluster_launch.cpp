@@ -19,9 +19,8 @@ namespace {
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-// How often to look at the members' progress, while others wait for it and otherwise.
-constexpr milliseconds kTrainingPollInterval{5};
-constexpr milliseconds kCompletionPollInterval{100};
+// How often to look at the members' progress.
+constexpr milliseconds kProgressPollInterval{50};
 // For requests to the store that this host serves.
 constexpr milliseconds kStorePatience{10'000};
 
@@ -271,9 +270,7 @@ int ClusterLaunch::free_place() const {
 
 milliseconds ClusterLaunch::sleep_time(milliseconds longest) const {
   const auto left = std::chrono::ceil<milliseconds>(membership_.ranks_live_until() - Clock::now());
-  longest = std::clamp(left, milliseconds(0), longest);
-  return std::min(longest,
-                  told_.trains < opened_ ? kTrainingPollInterval : kCompletionPollInterval);
+  return std::clamp(left, milliseconds(0), std::min(longest, kProgressPollInterval));
 }
 
 bool ClusterLaunch::expects_ranks() const {

@@ -3,11 +3,13 @@
 #include "lockstep/launch/elastic_cluster.h"
 
 #include <algorithm>
+#include <ranges>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "lockstep/core/packing.h"
+#include "lockstep/rendezvous/elastic_board.h"
 
 namespace lockstep {
 namespace {
@@ -18,6 +20,10 @@ constexpr std::string_view kClusterFormat = "lockstep cluster 1";
 void read_format(Unpacking& packed) {
   if (packed.next<std::string_view>() == kClusterFormat) return;
   throw BackendError("it was written by another version of Lockstep");
+}
+
+bool is_member(int number) {
+  return number >= 0 && number < ElasticBoard::kMostMembers;
 }
 
 }  // namespace
@@ -49,6 +55,10 @@ ClusterJob decode_job(std::string_view bytes) {
   packed.read_all(job.terms, job.generation.number, job.generation.members, job.generation.store,
                   hosts, job.completed, job.finished, job.next_member, job.failure);
   job.hosts = {hosts.begin(), hosts.end()};
+  if (!std::ranges::all_of(job.generation.members, is_member) ||
+      !std::ranges::all_of(std::views::keys(job.hosts), is_member)) {
+    throw BackendError("it has members that cannot be");
+  }
   return job;
 }
 
@@ -63,7 +73,7 @@ void ClusterJob::found(const std::vector<std::string>& names, int ranks, const L
 }
 
 void ClusterJob::add_newcomers(const std::string& host, int count) {
-  for (; count > 0; --count) hosts[next_member++] = host;
+  for (; count > 0 && is_member(next_member); --count) hosts[next_member++] = host;
 }
 
 void ClusterJob::complete(int member) {

@@ -53,7 +53,7 @@ struct ClusterJob {
 
   // Opens the first generation, with so many ranks on each of these hosts, in this order.
   void found(const std::vector<std::string>& names, int ranks, const LiveHosts& live);
-  // Further members on this host, which are to join.
+  // Further members on this host, which are to join; fewer if the job has had as many as it may.
   void add_newcomers(const std::string& host, int count);
   // The member has completed the training. As in ElasticMembers, it has no part in later
   // generations, nobody joins any more, and the job fails if the member does.

@@ -182,7 +182,7 @@ void RankWatch::wait() {
                               {store_.descriptor(), POLLIN, 0},
                               {ranks_.descriptor(), POLLIN, 0},
                               {others_ != nullptr ? others_->descriptor() : -1, POLLIN, 0},
-                              {elastic_ ? elastic_->descriptor() : -1, POLLIN, 0}};
+                              {elastic_ && !stopping() ? elastic_->descriptor() : -1, POLLIN, 0}};
   output_.add_to(entries);
   milliseconds longest = store_.starved() ? kStarvedWait : kKeeperCheckInterval;
   if (elastic_) longest = elastic_->sleep_time(longest);

@@ -133,6 +133,12 @@ TEST_F(Cluster, FailsIfWorkAfterTheTrainingIsLost) {
   EXPECT_THAT(job.failure, HasSubstr("member 0, which had completed the training, was lost"));
 }
 
+TEST_F(Cluster, HasNoMoreMembersThanABoard) {
+  job.add_newcomers("a", 5000);
+  EXPECT_EQ(job.hosts.size(), 4096u);
+  EXPECT_EQ(job.next_member, 4096);
+}
+
 TEST_F(Cluster, IsWrittenAndRead) {
   job.complete(0);
   job.add_newcomers("b", 1);
@@ -141,6 +147,12 @@ TEST_F(Cluster, IsWrittenAndRead) {
   const HostRecord host{.terms = "terms", .store = "a:1", .joined = {4, 5}, .trains = 3};
   EXPECT_EQ(decode_host(encode(host)), host);
   const std::string bytes = encode(job);
+  ClusterJob broken = job;
+  broken.generation.members = {-1};
+  EXPECT_THROW(decode_job(encode(broken)), BackendError);
+  broken = job;
+  broken.hosts[4096] = "a";
+  EXPECT_THROW(decode_job(encode(broken)), BackendError) << "the board has no room for it";
   for (std::size_t size = 0; size < bytes.size(); ++size) {
     EXPECT_THROW(decode_job(bytes.substr(0, size)), BackendError) << size;
   }
