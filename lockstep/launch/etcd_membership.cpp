@@ -60,15 +60,15 @@ EtcdMembership::EtcdMembership(const ElasticOptions& options, int ranks)
       news_(make_bell()),
       wake_(make_bell()) {
   const Endpoint& etcd = options.cluster->etcd;
-  const Deadline deadline = Deadline::after(kFirstPatience);
+  renewed_at_ = Clock::now().time_since_epoch().count();
+  lease_ = EtcdClient(etcd, kFirstPatience).grant_lease(kLease);
   if (address_.empty()) {
+    const Deadline deadline = Deadline::after(kFirstPatience);
     address_ = local_address(connect_tcp_at_once(etcd.host, etcd.port, deadline).get()).host;
   }
   listener_ = listen_tcp(address_, 0);
   record_.terms = terms_;
   record_.store = in_words(local_address(listener_.get()));
-  renewed_at_ = Clock::now().time_since_epoch().count();
-  lease_ = EtcdClient(etcd, kFirstPatience).grant_lease(kLease);
   host_ = fmt::format("{}#{:x}", address_, lease_);
   publish_record();
 }

@@ -93,11 +93,17 @@ json parse_answer(const std::string& text) {
   return answer;
 }
 
-// Keeps gateways from waiting for the rest of a request, and this process for a broken answer.
+// Has errors say that they are about etcd.
 template <class Reading>
 auto reading(const std::string& etcd, const Reading& read) -> decltype(read()) {
+  constexpr const char* kIsItThere =
+      "is it running there, and is that the address at which it serves its clients?";
   try {
     return read();
+  } catch (const TimeoutError& error) {
+    throw TimeoutError(ErrorContext{}, fmt::format("{}: {}", etcd, error.what()), kIsItThere);
+  } catch (const ConnectionClosed& error) {
+    throw BackendError(ErrorContext{}, fmt::format("{}: {}", etcd, error.what()), kIsItThere);
   } catch (const NotEtcd& error) {
     throw BackendError(
         ErrorContext{},

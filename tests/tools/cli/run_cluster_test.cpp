@@ -323,7 +323,7 @@ TEST_F(RunCluster, AJobNeedsItsEtcd) {
   etcd_->signal(SIGKILL);
   const Ended ended = testing::run_to_end(host(kTwoByOne));
   EXPECT_EQ(ended.code, 1);
-  EXPECT_THAT(ended.out, HasSubstr("cannot connect to 127.0.0.1 port "));
+  EXPECT_THAT(ended.out, HasSubstr("etcd at 127.0.0.1:"));
 }
 
 // Rank 0 is on the side of etcd, or on the other one.
