@@ -182,10 +182,10 @@ std::optional<ClusterOptions> RunCommand::cluster() const {
                     "etcd0:2379, the same on every machine",
                     endpoint));
   }
-  if (job.empty()) {
+  if (job.empty() || job.find('/') != std::string::npos) {
     throw UsageError(
-        "--rdzv-backend etcd needs --rdzv-id with a name of this job, the same on "
-        "every machine");
+        "--rdzv-backend etcd needs --rdzv-id with a name of this job without /, the same on every "
+        "machine");
   }
   if (elastic.empty()) {
     throw UsageError(
