@@ -61,7 +61,7 @@ std::vector<std::string> ElasticLaunch::take_changes() {
   std::vector<std::string> lines;
   take_completions();
   if (!fatal_) take_ends(lines);
-  if (!fatal_) take_request();
+  if (!fatal_) take_requests();
   if (!fatal_) resize(lines);
   if (!fatal_) take_joins(lines);
   if (!fatal_ && options_.hang_timeout.count() > 0) {
@@ -123,17 +123,16 @@ void ElasticLaunch::take_joins(std::vector<std::string>& lines) {
   open_generation();
 }
 
-void ElasticLaunch::take_request() {
-  const auto request = store_.value(kResizeKey);
-  if (!request || *request == last_request_) return;
-  last_request_ = *request;
-  try {
-    const ResizeRequest wanted = decode_resize(*request);
-    const auto [follows, text] = decide(wanted.ranks);
-    if (follows) wish_ = wanted.ranks;
-    store_.set(resize_answer_key(wanted.token), encode_resize_answer(follows, text));
-  } catch (const Error&) {
-    // Not from a `lockstep resize` of this version, or there is no room for the answer.
+void ElasticLaunch::take_requests() {
+  for (const auto& [key, request] : store_.take(kResizeRequests)) {
+    try {
+      const ResizeRequest wanted = decode_resize(request);
+      const auto [follows, text] = decide(wanted.ranks);
+      if (follows) wish_ = wanted.ranks;
+      store_.set(resize_answer_key(wanted.token), encode_resize_answer(follows, text));
+    } catch (const Error&) {
+      // Not from a `lockstep resize` of this version, or there is no room for the answer.
+    }
   }
 }
 

@@ -43,7 +43,7 @@ class ElasticLaunch final : public ElasticControl {
   void take_completions();
   void take_ends(std::vector<std::string>& lines);
   void take_joins(std::vector<std::string>& lines);
-  void take_request();
+  void take_requests();
   // Decides about a request, and returns whether it is followed, and what the user is told.
   std::pair<bool, std::string> decide(int ranks);
   void resize(std::vector<std::string>& lines);
@@ -105,7 +105,6 @@ class ElasticLaunch final : public ElasticControl {
   std::optional<Clock::duration> set_up_;
   // The number of ranks that a request asks for, until it is followed.
   std::optional<int> wish_;
-  std::string last_request_;
 };
 
 }  // namespace lockstep

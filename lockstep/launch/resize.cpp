@@ -139,8 +139,12 @@ ResizeRequest decode_resize(std::string_view bytes) {
   return request;
 }
 
+std::string resize_request_key(const std::string& token) {
+  return kResizeRequests + token;
+}
+
 std::string resize_answer_key(const std::string& token) {
-  return fmt::format("lockstep/resize/{}", token);
+  return fmt::format("lockstep/resized/{}", token);
 }
 
 std::string encode_resize_answer(bool follows, const std::string& text) {
@@ -154,7 +158,7 @@ std::string ask_to_resize(const std::string& job, int ranks) {
   bool follows = false;
   std::string text;
   try {
-    store.set(kResizeKey, encode_resize(request));
+    store.set(resize_request_key(request.token), encode_resize(request));
     unpack(store.get(resize_answer_key(request.token), Deadline::after(kResizeTimeout)), follows,
            text);
   } catch (const TimeoutError&) {

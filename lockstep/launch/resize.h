@@ -10,8 +10,8 @@ namespace lockstep {
 
 // The key under which the launcher of an elastic job tells its run's id.
 inline constexpr const char* kRunIdKey = "lockstep/run_id";
-// The key of the newest request.
-inline constexpr const char* kResizeKey = "lockstep/resize";
+// Begins the keys of requests that the launcher has not taken yet.
+inline constexpr const char* kResizeRequests = "lockstep/resize/";
 
 struct ResizeRequest {
   // Distinguishes it from others.
@@ -23,7 +23,8 @@ std::string encode_resize(const ResizeRequest& request);
 // BackendError if the bytes are no request.
 ResizeRequest decode_resize(std::string_view bytes);
 
-// The key of the answer to the request with this token.
+// The keys of the request with this token and of its answer.
+std::string resize_request_key(const std::string& token);
 std::string resize_answer_key(const std::string& token);
 // Whether the request is followed, and what its user is told.
 std::string encode_resize_answer(bool follows, const std::string& text);

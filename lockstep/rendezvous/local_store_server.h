@@ -39,6 +39,7 @@ class LocalStoreServer {
   Values values() const { return answers_.values(); }
   std::optional<std::string> value(std::string_view key) const { return answers_.value(key); }
   void set(std::string key, std::string value) { answers_.set(std::move(key), std::move(value)); }
+  Values take(std::string_view prefix) { return answers_.take(prefix); }
   void drop(const std::string& prefix) { answers_.drop(prefix); }
 
   // Returns the folders of this user's servers on this machine in a folder such as TMPDIR; also

@@ -166,6 +166,16 @@ void StoreServer::set(std::string key, std::string value) {
       fmt::format("store: it is full; it holds at most {} MiB", store_protocol::kMaxStore >> 20));
 }
 
+StoreServer::Values StoreServer::take(std::string_view prefix) {
+  Values taken;
+  auto next = values_.lower_bound(prefix);
+  while (next != values_.end() && next->first.starts_with(prefix)) {
+    taken.emplace(next->first, next->second->text);
+    next = values_.erase(next);
+  }
+  return taken;
+}
+
 void StoreServer::drop(const std::string& prefix) {
   dropped_.push_back(prefix);
   std::erase_if(values_, [&](const auto& entry) { return entry.first.starts_with(prefix); });

@@ -82,6 +82,8 @@ class StoreServer {
   std::optional<std::string> value(std::string_view key) const;
   // UsageError if there is no room.
   void set(std::string key, std::string value);
+  // Removes the values whose keys begin with this, and returns them. Clients may set them again.
+  Values take(std::string_view prefix);
   // Forgets the keys that begin with this. A client that waits for such a key, now or later, finds
   // its connection closed.
   void drop(const std::string& prefix);

@@ -219,6 +219,17 @@ TEST(LocalStore, OwnerSetsAndReadsValues) {
   EXPECT_EQ(serving.stop().values().find("from rank")->second, "2");
 }
 
+TEST(LocalStore, OwnerTakesValuesThatBeginAlike) {
+  LocalStoreServer server;
+  for (const char* const key : {"a", "ask/1", "ask/2", "b"})
+    server.set(key, "of " + std::string(key));
+  EXPECT_THAT(server.take("ask/"), ::testing::ElementsAre(::testing::Pair("ask/1", "of ask/1"),
+                                                          ::testing::Pair("ask/2", "of ask/2")));
+  EXPECT_EQ(server.values().size(), 2u);
+  server.set("ask/1", "again");
+  EXPECT_EQ(server.value("ask/1"), "again");
+}
+
 TEST(LocalStore, SaysThatTheServerIsGone) {
   std::string path;
   {

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // `lockstep run --elastic`: which ranks go on when others end or hang, who replaces them, and what
 // ends the job. The program is tests/support/elastic_member.cpp.
+#include <chrono>
 #include <csignal>
 #include <fstream>
+#include <thread>
 
 #include "tests/tools/cli/run_fixture.h"
 #include <fmt/format.h>
@@ -312,6 +314,23 @@ TEST_F(RunElastic, IsResizedByItsRunId) {
   std::string entry;
   while (!entry.starts_with(name)) ASSERT_TRUE(std::getline(environment, entry, '\0'));
   EXPECT_EQ(resize(entry.substr(name.size()), 2).code, 0);
+TEST_F(RunElastic, AnswersAllWhoAskAtOnce) {
+  Program program(job("1:4", 1));
+  wait_for(program, 0, 1);
+  program.signal(SIGSTOP);
+  const std::string launcher = std::to_string(program.pid());
+  Program one({LOCKSTEP_PROGRAM, "resize", launcher, "2"});
+  Program other({LOCKSTEP_PROGRAM, "resize", launcher, "5"});
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));  // until both wait for the launcher
+  program.signal(SIGCONT);
+  EXPECT_EQ(one.wait(), 0);
+  EXPECT_THAT(one.out(), HasSubstr("2 ranks instead of 1"));
+  EXPECT_EQ(other.wait(), 2);
+  EXPECT_THAT(other.err(), HasSubstr("5 is outside of --elastic 1:4"));
+  program.wait_for(": rank 1 of 2 goes on");
+  expect_to_finish(program);
+}
+
   wait_for(program, 1, 2);
   expect_to_finish(program);
 }
