@@ -32,8 +32,8 @@ class ElasticBoard {
   void set_generation(int number) noexcept;
 
   // A number that grows when the member has completed a step (an even number: twice the steps that
-  // it has completed), and when it begins to wait for the others in the next one (odd). -1 before
-  // its first note.
+  // it has completed), and is odd while it waits for the others in the next one, or before it, as
+  // in an evaluation. -1 before its first note.
   std::int64_t progress(int member) const noexcept;
   void set_progress(int member, std::int64_t progress) noexcept;
 

@@ -111,6 +111,11 @@ int required_number(const char* variable, const Range<int>& range) {
                    kSetByLauncher);
 }
 
+// Whether the member has begun to train, and has neither completed the training nor left.
+bool counts_steps(std::int64_t progress) {
+  return progress >= 0 && progress < ElasticBoard::kLeft;
+}
+
 ErrorContext of_job(std::string_view operation) {
   return {.component = "ElasticJob", .operation = std::string(operation)};
 }
@@ -240,7 +245,12 @@ void ElasticJob::note_step(std::int64_t step) noexcept {
 
 void ElasticJob::note_waiting() noexcept {
   const std::int64_t noted = board_->progress(member_);
-  if (noted >= 0) board_->set_progress(member_, noted | 1);
+  if (counts_steps(noted)) board_->set_progress(member_, noted | 1);
+}
+
+void ElasticJob::note_going_on() noexcept {
+  const std::int64_t noted = board_->progress(member_);
+  if (counts_steps(noted)) board_->set_progress(member_, noted & ~std::int64_t{1});
 }
 
 void ElasticJob::note_end() noexcept {

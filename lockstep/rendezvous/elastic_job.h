@@ -87,9 +87,13 @@ class ElasticJob {
   // it (--hang-timeout). One atomic store.
   void note_step(std::int64_t step) noexcept;
   // Tells the launcher that this member has computed its part of the step after the last one noted,
-  // and now waits for the other ranks. Of ranks that stand still, the launcher takes those for the
-  // hanging ones that have not got this far. One atomic store.
+  // or of what comes before that step, and now waits for the other ranks. Of ranks that stand
+  // still, the launcher takes those for the hanging ones that have not got this far. One atomic
+  // store.
   void note_waiting() noexcept;
+  // Tells the launcher that this member waits no longer. Needed after a wait outside of a step, as
+  // in an evaluation; note_step() says the same. One atomic store.
+  void note_going_on() noexcept;
   // Tells the launcher that this member has completed the training: it has no part in later
   // generations, is not taken for hanging, and if it fails from now on, the job fails, since nobody
   // repeats what it does after the training. One atomic store.

@@ -145,7 +145,9 @@ void ElasticTraining::leave() {
 void ElasticTraining::leave_if_any_asks() {
   const CallScope scope(CallOrigin::trainer);
   const at::Tensor asks = at::full({1}, asks_to_leave() ? 1 : 0, at::kInt);
+  job_->note_waiting();
   group_->all_reduce(asks, ReduceOp::max).wait();
+  job_->note_going_on();
   if (asks.item<int>() > 0) leave();
 }
 

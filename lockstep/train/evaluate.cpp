@@ -11,6 +11,7 @@
 
 #include "lockstep/comm/objects.h"
 #include "lockstep/core/error.h"
+#include "lockstep/rendezvous/elastic_job.h"
 
 namespace lockstep::detail {
 namespace {
@@ -143,6 +144,8 @@ void EvaluatedBatches::add(const at::Tensor& sums) {
 
 Evaluation EvaluatedBatches::over_ranks() const {
   const DataCursor data = sampler_.cursor_after(0);
+  const auto job = ElasticJob::of_this_process();
+  if (job) job->note_waiting();
   const auto shares =
       all_gather_object(Share{.loaded = loaded_,
                               .expected = static_cast<std::int64_t>(sampler_.size()),
@@ -158,6 +161,7 @@ Evaluation EvaluatedBatches::over_ranks() const {
       sums_.defined() ? sums_.to(at::kCPU, at::kDouble, /*non_blocking=*/false, /*copy=*/true)
                       : at::zeros({count}, at::kDouble);
   group_.all_reduce(sums).wait();
+  if (job) job->note_going_on();
   Evaluation result;
   result.sums.assign(sums.data_ptr<double>(), sums.data_ptr<double>() + count);
   for (const Share& share : shares) result.samples += share.counted;

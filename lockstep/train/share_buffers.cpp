@@ -10,6 +10,7 @@
 
 #include "lockstep/comm/process_group.h"
 #include "lockstep/comm/types/call_origin.h"
+#include "lockstep/rendezvous/elastic_job.h"
 
 namespace lockstep {
 namespace {
@@ -42,8 +43,12 @@ void share_buffers(torch::nn::Module& module, GroupArgument argument, Evaluation
     const bool is_mean = which == EvaluationBuffers::mean && buffer.is_floating_point();
     (is_mean ? averaged : of_rank_0).push_back(buffer);
   }
+  if (of_rank_0.empty() && averaged.empty()) return;
+  const auto job = ElasticJob::of_this_process();
+  if (job) job->note_waiting();
   if (!of_rank_0.empty()) group.broadcast(of_rank_0, 0).wait();
   if (!averaged.empty()) group.all_reduce(averaged, ReduceOp::mean).wait();
+  if (job) job->note_going_on();
 }
 
 }  // namespace lockstep
