@@ -79,7 +79,7 @@ void check(const AgentOptions& options) {
 // Waits for the other hosts of an elastic job, and runs the ranks that this one has then.
 AgentResult run_on_host(AgentOptions options, const RankBody& body, SignalWatch& signals,
                         std::vector<std::string>& warnings) {
-  EtcdMembership membership(*options.elastic, options.ranks);
+  EtcdMembership membership(*options.elastic, *options.cluster, options.ranks);
   const EtcdMembership::Met met = membership.meet(signals);
   if (met.signal != 0) {
     AgentResult result;
@@ -114,7 +114,7 @@ AgentResult run_agent(const AgentOptions& options, const RankBody& body) {
   hand_over(warnings);
   AgentResult result = [&] {
     SignalWatch signals;
-    if (options.elastic && options.elastic->cluster) {
+    if (options.cluster) {
       return run_on_host(options, body, signals, warnings);
     }
     return RankWatch(options, body, signals, nullptr, warnings).run();

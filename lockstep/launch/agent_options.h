@@ -11,6 +11,7 @@
 #include "lockstep/core/environment.h"
 #include "lockstep/core/net/tcp_socket.h"
 #include "lockstep/core/unique_fd.h"
+#include "lockstep/launch/elastic_options.h"
 #include "lockstep/launch/rank_environment.h"
 #include "lockstep/launch/rank_reports.h"
 #include "lockstep/rendezvous/store.h"
@@ -25,7 +26,8 @@ struct MergedOutput {
 };
 
 // A deadline for each rank: within `span` of its start it must set the store's key `key`, followed
-// by its number.
+// by its number. A rank that misses it, or ends with code 0 without it, fails the job; a newcomer
+// of an elastic job that misses it is only killed.
 struct Arrival {
   std::string key;
   std::chrono::milliseconds span{};
@@ -44,7 +46,8 @@ struct JobAttempt {
   std::string run_id{};
 };
 
-// Several hosts of an elastic job, each with its own launch of as many ranks. They meet in etcd.
+// Several hosts of an elastic job, each with its own launch of as many ranks. They meet in etcd,
+// and ElasticOptions count the ranks of all of them.
 struct ClusterOptions {
   // Where etcd serves its clients.
   Endpoint etcd{};
@@ -58,22 +61,6 @@ struct ClusterOptions {
   std::string secret{};
 };
 
-// A job that goes on without ranks that it loses, and replaces them (docs/elastic.md).
-struct ElasticOptions {
-  // The job fails when fewer ranks than this are left.
-  int least = 1;
-  // The most ranks that `lockstep resize` may ask for; those that the job starts with, if it has
-  // more.
-  int most = 1;
-  // How many newcomers may be started in place of lost ranks.
-  int replacements = 3;
-  // A rank that makes no progress for so long after its first step, and lets the others wait, is
-  // killed. 0: none is.
-  std::chrono::milliseconds hang_timeout{};
-  // If empty, all ranks are on this machine. Otherwise `least` and `most` count those of all hosts.
-  std::optional<ClusterOptions> cluster{};
-};
-
 // Members have initializers so that g++ does not warn about those that a caller omits.
 struct AgentOptions {
   // The program, found in PATH as by a shell, and its arguments.
@@ -85,6 +72,8 @@ struct AgentOptions {
   JobAttempt attempt{};
   // If empty, the job ends when a rank fails.
   std::optional<ElasticOptions> elastic{};
+  // If empty, all ranks of an elastic job are on this machine.
+  std::optional<ClusterOptions> cluster{};
   // The values of OMP_NUM_THREADS and OPENBLAS_NUM_THREADS. If empty, each rank gets an equal share
   // of this process's cores, unless the environment sets the variables.
   std::optional<int> threads{};
@@ -119,7 +108,6 @@ struct AgentOptions {
   std::chrono::milliseconds stop_grace{500};
   // Time from passing on the signal that told this process to stop, until SIGKILL.
   std::chrono::milliseconds interrupt_grace{10000};
-  // A rank that misses it, or ends without it, counts as failed, and the job ends.
   std::optional<Arrival> arrival{};
   // The keeper ends processes that ranks leave behind. If the keeper is killed and this is set,
   // this process adopts the remaining ones and ends them; set it only in a program without other
@@ -140,6 +128,12 @@ struct AgentResult {
   // launcher, this is the lost rank, even if that ended with code 0, was stopped, or runs on
   // another machine. If several failed at once, one that a signal killed counts as first.
   std::optional<RankFailure> failure;
+  // The ranks that an elastic job has lost, without those of the failure, as text: "member 1 (rank
+  // 1, pid 123) was lost: exit code 3". The first one comes first.
+  std::vector<std::string> losses;
+  // The numbers of the ranks that have finished. In an elastic job, members in the order of their
+  // ranks; without those that were lost, have left, or have never trained with others.
+  std::vector<int> finished;
   // Why some of the ranks' lines are missing on standard output or in a log file: "cannot write
   // standard output: No space left on device". Empty if none are missing.
   std::string output_error;

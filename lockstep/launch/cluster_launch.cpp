@@ -35,10 +35,11 @@ std::string host_in_words(const std::string& name) {
 
 }  // namespace
 
-ClusterLaunch::ClusterLaunch(const ElasticOptions& options, const std::vector<int>& first,
-                             EtcdMembership& membership, LocalStoreServer& store,
-                             LocalRanks& local_ranks)
+ClusterLaunch::ClusterLaunch(const ElasticOptions& options, const ClusterOptions& cluster,
+                             const std::vector<int>& first, EtcdMembership& membership,
+                             LocalStoreServer& store, LocalRanks& local_ranks)
     : options_(options),
+      cluster_(cluster),
       membership_(membership),
       store_(store),
       local_ranks_(local_ranks),
@@ -67,7 +68,7 @@ EnvironmentVariables ClusterLaunch::variables(const PlacedRank& start) const {
   };
   // Only Lockstep's own groups can follow the generations.
   add({"MASTER_ADDR", "MASTER_PORT"}, "");
-  add({"GROUP_WORLD_SIZE"}, std::to_string(options_.cluster->hosts));
+  add({"GROUP_WORLD_SIZE"}, std::to_string(cluster_.hosts));
   if (!founder) return variables;
   const Generation& generation = job_.generation;
   add({"RANK", "ROLE_RANK"}, std::to_string(*generation.rank_of(number)));
@@ -78,7 +79,7 @@ EnvironmentVariables ClusterLaunch::variables(const PlacedRank& start) const {
 
 void ClusterLaunch::begin() {
   served_ = serve_tcp_store(membership_.take_listener(), {.host = membership_.address(),
-                                                          .secret = options_.cluster->secret,
+                                                          .secret = cluster_.secret,
                                                           .world_size = options_.most,
                                                           .timeout = kStorePatience});
   membership_.follow();
@@ -143,16 +144,11 @@ void ClusterLaunch::take_end(int rank, std::vector<std::string>& lines) {
 }
 
 void ClusterLaunch::refuse_resize() {
-  const auto request = store_.value(kResizeKey);
-  if (!request || *request == last_request_) return;
-  last_request_ = *request;
-  try {
-    const std::string text =
-        "its hosts meet in etcd; start `lockstep run` on another host to add ranks, or stop one";
-    store_.set(resize_answer_key(decode_resize(*request).token), encode_resize_answer(false, text));
-  } catch (const Error&) {
-    // Not from a `lockstep resize` of this version, or there is no room for the answer.
-  }
+  answer_resize_requests(store_, [](int /*ranks*/) {
+    return ResizeAnswer{.text =
+                            "its hosts meet in etcd; start `lockstep run` on another host to "
+                            "add ranks, or stop one"};
+  });
 }
 
 void ClusterLaunch::take_news(std::vector<std::string>& lines) {
@@ -286,7 +282,7 @@ void ClusterLaunch::require_place() {
       ErrorContext{},
       fmt::format("this host has lost its place in job {}, and its ranks were killed, since the "
                   "other hosts go on without them: its lease was not renewed{}",
-                  options_.cluster->job, trouble.empty() ? "" : ": " + trouble),
+                  cluster_.job, trouble.empty() ? "" : ": " + trouble),
       "start `lockstep run` here again when etcd can be reached: its ranks then join the others");
 }
 

@@ -25,8 +25,9 @@ class ClusterLaunch final : public ElasticControl {
  public:
   // `first` are the members that EtcdMembership::meet() has returned. BackendError if the board
   // cannot be made.
-  ClusterLaunch(const ElasticOptions& options, const std::vector<int>& first,
-                EtcdMembership& membership, LocalStoreServer& store, LocalRanks& local_ranks);
+  ClusterLaunch(const ElasticOptions& options, const ClusterOptions& cluster,
+                const std::vector<int>& first, EtcdMembership& membership, LocalStoreServer& store,
+                LocalRanks& local_ranks);
 
   EnvironmentVariables variables(const PlacedRank& start) const override;
   int member(int rank) const override { return members_[static_cast<std::size_t>(rank)].number; }
@@ -71,6 +72,7 @@ class ClusterLaunch final : public ElasticControl {
   bool trains() const;
 
   const ElasticOptions options_;
+  const ClusterOptions cluster_;
   EtcdMembership& membership_;
   LocalStoreServer& store_;
   LocalRanks& local_ranks_;
@@ -90,7 +92,6 @@ class ClusterLaunch final : public ElasticControl {
   std::optional<int> fatal_;
   std::string failure_elsewhere_;
   HostRecord told_;
-  std::string last_request_;
   std::optional<ServedStore> served_;
 };
 

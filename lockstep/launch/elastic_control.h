@@ -43,6 +43,9 @@ class ElasticControl {
   virtual std::optional<int> fatal() const = 0;
   // Why the job cannot go on, if that is the fault of none of these ranks; empty if it can.
   virtual std::string failure_elsewhere() const { return {}; }
+  // AgentResult::losses and finished. Empty on several hosts, of which each knows its own only.
+  virtual std::vector<std::string> losses() const { return {}; }
+  virtual std::vector<int> finishers() const { return {}; }
   // Where a rank was in the newest generation that had it; nullopt for a newcomer that has not been
   // in any.
   struct LastRank {

@@ -90,8 +90,15 @@ void ElasticLaunch::take_ends(std::vector<std::string>& lines) {
     ends.push_back({.member = member,
                     .success = status.success(),
                     .would_repeat = status.signal == 0 && wrong_command(status.exit_code)});
+    if (status.success()) {
+      const bool never_joined = members_.newcomers().contains(member) && !members_.any_finished();
+      if (never_joined) lines.push_back(describe_idle_newcomer(rank));
+      continue;
+    }
     // What it has started must not write any more when the others go on.
-    if (!status.success()) rank.process.signal(SIGKILL);
+    rank.process.signal(SIGKILL);
+    // Such as the message of an exception.
+    if (std::string words = rank.process.last_words(); !words.empty()) rank.end = std::move(words);
   }
   if (ends.empty()) return;
   const auto has_trained = [&](int member) { return board_.progress(member) >= 0; };
@@ -100,7 +107,10 @@ void ElasticLaunch::take_ends(std::vector<std::string>& lines) {
   fatal_ = change.fatal;
   if (change.opens) open_generation();
   start(change);
-  for (const int lost : change.lost) lines.push_back(describe(change, lost));
+  for (const int lost : change.lost) {
+    losses_.emplace_back(lost, describe_loss(lost));
+    lines.push_back(losses_.back().second + describe_consequences(change, lost));
+  }
 }
 
 void ElasticLaunch::kill_dismissed() {
@@ -124,19 +134,14 @@ void ElasticLaunch::take_joins(std::vector<std::string>& lines) {
 }
 
 void ElasticLaunch::take_requests() {
-  for (const auto& [key, request] : store_.take(kResizeRequests)) {
-    try {
-      const ResizeRequest wanted = decode_resize(request);
-      const auto [follows, text] = decide(wanted.ranks);
-      if (follows) wish_ = wanted.ranks;
-      store_.set(resize_answer_key(wanted.token), encode_resize_answer(follows, text));
-    } catch (const Error&) {
-      // Not from a `lockstep resize` of this version, or there is no room for the answer.
-    }
-  }
+  answer_resize_requests(store_, [this](int ranks) {
+    ResizeAnswer answer = decide(ranks);
+    if (answer.follows) wish_ = ranks;
+    return answer;
+  });
 }
 
-std::pair<bool, std::string> ElasticLaunch::decide(int ranks) {
+ResizeAnswer ElasticLaunch::decide(int ranks) {
   const int before = wish_.value_or(members_.wanted());
   if (ranks < options_.least || ranks > most_) {
     return {false, fmt::format("{} is outside of --elastic {}:{}; give a number from {} to {}",
@@ -319,20 +324,36 @@ void ElasticLaunch::forget_quiet_time() {
   for (auto& [member, leaving] : leaving_) leaving.until.reset();
 }
 
-// "member 1 (rank 1, pid 123) was lost: killed by signal 9 (SIGKILL); 3 ranks go on (generation 1),
-// member 4 is started"
-std::string ElasticLaunch::describe(const ElasticChange& change, int lost) {
+std::string ElasticLaunch::describe_idle_newcomer(const LocalRanks::Rank& rank) const {
+  return fmt::format(
+      "member {} (a newcomer, pid {}) ended with code 0 before it joined, and is not replaced; {}",
+      rank.process.rank(), rank.process.pid(), who_goes_on(members_.generation().members.size()));
+}
+
+std::vector<std::string> ElasticLaunch::losses() const {
+  std::vector<std::string> texts;
+  for (const auto& [member, text] : losses_) {
+    if (member != fatal_) texts.push_back(text);
+  }
+  return texts;
+}
+
+// "member 1 (rank 1, pid 123) was lost: killed by signal 9 (SIGKILL)"
+std::string ElasticLaunch::describe_loss(int lost) const {
   const LocalRanks::Rank& rank = rank_of(lost);
   const auto had = last_rank(lost);
   const std::string role = had ? fmt::format("rank {}", had->rank) : "a newcomer";
-  std::string line =
-      fmt::format("member {} ({}, pid {}) was lost: {}", lost, role, rank.process.pid(), rank.end);
-  // The last of several lines says what follows.
-  if (lost != change.lost.back()) return line;
+  return fmt::format("member {} ({}, pid {}) was lost: {}", lost, role, rank.process.pid(),
+                     rank.end);
+}
+
+// "; 3 ranks go on (generation 1), member 4 is started"
+std::string ElasticLaunch::describe_consequences(const ElasticChange& change, int lost) const {
+  if (lost != change.lost.back()) return "";
   const Generation& generation = members_.generation();
-  if (change.fatal) return line + "; the job cannot go on";
-  line += fmt::format("; {} (generation {})", who_goes_on(generation.members.size()),
-                      generation.number);
+  if (change.fatal) return "; the job cannot go on";
+  std::string line = fmt::format("; {} (generation {})", who_goes_on(generation.members.size()),
+                                 generation.number);
   for (const PlacedRank& start : change.to_start) {
     line += fmt::format(", member {} is started", start.rank);
   }

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "lockstep/launch/elastic_control.h"
 #include "lockstep/launch/elastic_members.h"
 #include "lockstep/launch/local_ranks.h"
+#include "lockstep/launch/resize.h"
 #include "lockstep/rendezvous/elastic_board.h"
 #include "lockstep/rendezvous/local_store_server.h"
 
@@ -34,6 +36,10 @@ class ElasticLaunch final : public ElasticControl {
   std::vector<std::string> take_changes() override;
   std::chrono::milliseconds sleep_time(std::chrono::milliseconds longest) const override;
   std::optional<int> fatal() const override { return fatal_; }
+  std::vector<std::string> losses() const override;
+  std::vector<int> finishers() const override {
+    return {members_.finishers().begin(), members_.finishers().end()};
+  }
   std::optional<LastRank> last_rank(int member) const override;
   void forget_quiet_time() override;
 
@@ -44,8 +50,7 @@ class ElasticLaunch final : public ElasticControl {
   void take_ends(std::vector<std::string>& lines);
   void take_joins(std::vector<std::string>& lines);
   void take_requests();
-  // Decides about a request, and returns whether it is followed, and what the user is told.
-  std::pair<bool, std::string> decide(int ranks);
+  ResizeAnswer decide(int ranks);
   void resize(std::vector<std::string>& lines);
   void kill_dismissed();
   void kill_hanging();
@@ -55,7 +60,7 @@ class ElasticLaunch final : public ElasticControl {
   void start(const ElasticChange& change);
   void open_generation();
 
-  LocalRanks::Rank& rank_of(int member) {
+  LocalRanks::Rank& rank_of(int member) const {
     return local_ranks_.all()[static_cast<std::size_t>(member)];
   }
   std::map<int, std::int64_t> progress() const;
@@ -67,7 +72,10 @@ class ElasticLaunch final : public ElasticControl {
   bool has_left(int member) const;
   // Newcomers that have said that they can train.
   std::vector<int> joined() const;
-  std::string describe(const ElasticChange& change, int lost);
+  std::string describe_idle_newcomer(const LocalRanks::Rank& rank) const;
+  std::string describe_loss(int lost) const;
+  // What follows from the losses; empty unless `lost` is the last of them.
+  std::string describe_consequences(const ElasticChange& change, int lost) const;
   std::string describe_resize(const ElasticChange& change, int before) const;
 
   const ElasticOptions options_;
@@ -93,6 +101,8 @@ class ElasticLaunch final : public ElasticControl {
   std::map<int, Leaving> leaving_;
   std::map<int, LastRank> last_ranks_;
   std::optional<int> fatal_;
+  // Each lost member, and how it was lost, as text.
+  std::vector<std::pair<int, std::string>> losses_;
   // The members' progress when the generation was opened.
   std::map<int, std::int64_t> progress_at_opening_;
   // Their progress when any of them last made some, and when they hang if none makes more.

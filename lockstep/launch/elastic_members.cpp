@@ -58,6 +58,7 @@ void ElasticMembers::remove_ended(const std::vector<MemberEnd>& ends, ElasticCha
     // A newcomer that has finished alone keeps its place: another one would do the same.
     if (!was_newcomer || !end.success) places_.erase(end.member);
     if (dismissed_.erase(end.member) > 0) continue;
+    if (end.success && !was_newcomer) finishers_.insert(end.member);
     if (completed_.erase(end.member) > 0) {
       if (end.success) continue;
       change.lost.push_back(end.member);

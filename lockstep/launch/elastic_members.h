@@ -58,6 +58,8 @@ class ElasticMembers {
   int wanted() const { return wanted_; }
   // Whether fewer run, newcomers included, and another one may be started.
   bool has_place() const;
+  // Members whose processes have ended with code 0 after the training, in the order of their ranks.
+  const std::set<int>& finishers() const { return finishers_; }
   // Whether a member has finished or completed the training.
   bool any_finished() const { return finished_ > 0; }
 
@@ -98,6 +100,7 @@ class ElasticMembers {
   Generation generation_;
   std::set<int> newcomers_{};
   std::set<int> completed_{};
+  std::set<int> finishers_{};
   // Members that run and were told to end, or to leave: their ends say nothing.
   std::set<int> dismissed_{};
   // The place of each member that runs.

@@ -43,23 +43,25 @@ UniqueFd make_bell() {
   return bell;
 }
 
-std::string terms_of(const ElasticOptions& options, int ranks) {
-  return fmt::format("--nnodes {} --nproc-per-node {} --elastic {}:{}", options.cluster->hosts,
-                     ranks, options.least, options.most);
+std::string terms_of(const ElasticOptions& options, const ClusterOptions& cluster, int ranks) {
+  return fmt::format("--nnodes {} --nproc-per-node {} --elastic {}:{}", cluster.hosts, ranks,
+                     options.least, options.most);
 }
 
 }  // namespace
 
-EtcdMembership::EtcdMembership(const ElasticOptions& options, int ranks)
+EtcdMembership::EtcdMembership(const ElasticOptions& options, const ClusterOptions& cluster,
+                               int ranks)
     : options_(options),
+      cluster_(cluster),
       ranks_(ranks),
-      prefix_(fmt::format("/lockstep/{}/", options.cluster->job)),
-      terms_(terms_of(options, ranks)),
-      etcd_(options.cluster->etcd, kEtcdPatience),
-      address_(options.cluster->address),
+      prefix_(fmt::format("/lockstep/{}/", cluster.job)),
+      terms_(terms_of(options, cluster, ranks)),
+      etcd_(cluster.etcd, kEtcdPatience),
+      address_(cluster.address),
       news_(make_bell()),
       wake_(make_bell()) {
-  const Endpoint& etcd = options.cluster->etcd;
+  const Endpoint& etcd = cluster.etcd;
   renewed_at_ = Clock::now().time_since_epoch().count();
   lease_ = EtcdClient(etcd, kFirstPatience).grant_lease(kLease);
   if (address_.empty()) {
@@ -127,22 +129,22 @@ ClusterJob EtcdMembership::claim(const View& view) const {
       (began || view.live.size() == 1);
   if (job.terms.empty() || abandoned) job = ClusterJob{.terms = terms_};
   if (job.terms != terms_) {
-    throw UsageError(ErrorContext{},
-                     fmt::format("job {} has {}, and this host was given {}", options_.cluster->job,
-                                 job.terms, terms_),
-                     "give all hosts the same options, or another --rdzv-id");
+    throw UsageError(
+        ErrorContext{},
+        fmt::format("job {} has {}, and this host was given {}", cluster_.job, job.terms, terms_),
+        "give all hosts the same options, or another --rdzv-id");
   }
   if (job.finished > 0 || !job.failure.empty()) {
     throw UsageError(
         ErrorContext{},
-        fmt::format("job {} is about to end, so that no host may join it", options_.cluster->job),
+        fmt::format("job {} is about to end, so that no host may join it", cluster_.job),
         "give another --rdzv-id, or start again when its other hosts have ended");
   }
   if (job.generation.number < 0) {
     std::vector<std::string> come = view.order;
     std::erase_if(come,
                   [&](const std::string& name) { return view.live.at(name).terms != terms_; });
-    const auto wanted = static_cast<std::size_t>(options_.cluster->hosts);
+    const auto wanted = static_cast<std::size_t>(cluster_.hosts);
     if (come.size() >= wanted) {
       come.resize(wanted);
       job.found(come, ranks_, view.live);
@@ -193,8 +195,7 @@ EtcdMembership::Met EtcdMembership::meet(SignalWatch& signals) {
   throw TimeoutError(ErrorContext{},
                      fmt::format("job {} had no ranks for this host within {} min: it begins with "
                                  "{} hosts, and has at most {} ranks",
-                                 options_.cluster->job, kMeetingWait.count(),
-                                 options_.cluster->hosts, options_.most),
+                                 cluster_.job, kMeetingWait.count(), cluster_.hosts, options_.most),
                      "start `lockstep run` on the others, with the same --rdzv-id, or raise MAX");
 }
 

@@ -34,9 +34,9 @@ class EtcdMembership {
   // time is for killing them.
   static constexpr std::chrono::milliseconds kRanksLive{7'000};
 
-  // Takes a lease. BackendError if etcd cannot be reached, or if options.cluster->address is no
+  // Takes a lease. BackendError if etcd cannot be reached, or if cluster.address is no
   // address of this machine.
-  EtcdMembership(const ElasticOptions& options, int ranks);
+  EtcdMembership(const ElasticOptions& options, const ClusterOptions& cluster, int ranks);
   // Leaves the lease to its end: the ranks may still run.
   ~EtcdMembership() { end_thread(); }
   EtcdMembership(const EtcdMembership&) = delete;
@@ -106,6 +106,7 @@ class EtcdMembership {
   std::string host_key() const { return key("hosts/" + host_); }
 
   const ElasticOptions options_;
+  const ClusterOptions cluster_;
   const int ranks_;
   const std::string prefix_;
   const std::string terms_;

@@ -60,6 +60,7 @@ void JobOutput::warn(const std::string& warning) {
 }
 
 void JobOutput::tell(const std::string& line) {
+  if (options_.elastic && options_.elastic->on_event) return options_.elastic->on_event(line);
   console_.add(OutputStream::err, fmt::format("lockstep: {}\n", line));
 }
 

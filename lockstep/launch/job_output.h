@@ -31,7 +31,7 @@ class JobOutput {
   JobOutput& operator=(const JobOutput&) = delete;
 
   void warn(const std::string& warning);
-  // Prints a line about the job.
+  // Prints a line about an elastic job, or passes it on.
   void tell(const std::string& line);
   // Whether the ranks' output appears on a terminal.
   bool on_terminal() const;

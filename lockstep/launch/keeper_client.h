@@ -27,7 +27,8 @@ class KeeperLost : public BackendError {
 // group or session those have moved to. If the launcher is killed, the keeper ends all of them,
 // removes the store's folder and reports it on standard error. If the keeper is killed, the ranks
 // die with it, and the launcher gets an error. The keeper blocks all signals except SIGKILL and
-// SIGSTOP. It keeps none of the launcher's descriptors except standard error.
+// SIGSTOP. It keeps none of the launcher's descriptors except standard error, unless the
+// configuration says so.
 class KeeperClient {
  public:
   // Forks the keeper, which forks the ranks. The calling thread must block all signals

@@ -49,6 +49,7 @@ class Keeper {
   void open_changes();
   void start_rank(const PlacedRank& start);
   void start_further_rank(const PlacedRank& start);
+  void leave_standard_streams();
   void close_unneeded_descriptors();
   void report_changes();
   void clean_up_after_launcher();
@@ -77,7 +78,8 @@ void Keeper::start() {
     open_changes();
     config_.leave_to_parent();
     for (; rank < config_.ranks; ++rank) start_rank({.rank = rank, .place = rank});
-    close_unneeded_descriptors();
+    leave_standard_streams();
+    if (!config_.keep_descriptors) close_unneeded_descriptors();
   } catch (const std::exception& error) {
     send_to_launcher(socket_.get(), StartFailed{rank, error.what()});
   }
@@ -103,9 +105,8 @@ void Keeper::start_further_rank(const PlacedRank& start) {
   }
 }
 
-// If the keeper held the launcher's output open, a shell would wait for it to close; likewise,
-// peers would wait for sockets.
-void Keeper::close_unneeded_descriptors() {
+// If the keeper held the launcher's output open, a shell would wait for it to close.
+void Keeper::leave_standard_streams() {
   const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
   for (const int fd : {STDIN_FILENO, STDOUT_FILENO}) {
     if (null >= 0) {
@@ -114,6 +115,10 @@ void Keeper::close_unneeded_descriptors() {
       ::close(fd);
     }
   }
+}
+
+// Peers would wait for sockets.
+void Keeper::close_unneeded_descriptors() {
   const auto [low, high] =
       std::minmax({static_cast<unsigned>(socket_.get()), static_cast<unsigned>(changes_.get())});
   constexpr unsigned kFirst = STDERR_FILENO + 1;

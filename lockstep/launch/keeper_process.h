@@ -23,15 +23,17 @@ struct KeeperConfig {
   std::function<void(const PlacedRank& start, const UniqueFd& last_words)> body;
   // The keeper removes it if the launcher is killed.
   std::string store_folder{};
+  // Whether ranks that are started later inherit the descriptors that those started at once have.
+  bool keep_descriptors = false;
 };
 
 // Forks the ranks, and further ones when the launcher says so, and reports every change of their
 // state over the socket. When the launcher says so or is gone, ends all remaining descendants and
 // exits. If the launcher is gone, first kills the ranks, removes the store's folder, and says so on
-// standard error. Further ranks inherit only standard error of the launcher's descriptors.
+// standard error.
 //
-// All signals must be blocked (SignalsBlocked) in the calling process, which keeps only the socket
-// and standard error of the launcher's descriptors.
+// All signals must be blocked (SignalsBlocked) in the calling process. Unless it is to keep the
+// launcher's descriptors, it keeps only the socket and standard error of them.
 [[noreturn]] void run_keeper(const KeeperConfig& config, pid_t launcher, UniqueFd socket,
                              const MemoryKills& memory_kills) noexcept;
 

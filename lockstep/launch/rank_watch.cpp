@@ -58,7 +58,8 @@ RankWatch::RankWatch(const AgentOptions& options, const RankBody& body, SignalWa
                      EtcdMembership& membership, const std::vector<int>& members,
                      std::vector<std::string>& warnings)
     : RankWatch(options, body, signals, nullptr, members.front(), warnings) {
-  elastic_ = std::make_unique<ClusterLaunch>(*options.elastic, members, membership, store_, ranks_);
+  elastic_ = std::make_unique<ClusterLaunch>(*options.elastic, *options.cluster, members,
+                                             membership, store_, ranks_);
 }
 
 RankWatch::~RankWatch() {
@@ -103,6 +104,8 @@ void RankWatch::start() {
   // Before the keeper leaves the store to this process.
   const bool on_terminal = output_.on_terminal();
   const LaunchFacts facts = facts_of_launch();
+  // Their function may use any file that this process has opened.
+  const bool newcomers_are_forks = elastic_ && options_.program.empty();
   const auto body = [&](const PlacedRank& start, const UniqueFd& last_words) {
     signals_.restore();
     blocked.restore();
@@ -115,7 +118,11 @@ void RankWatch::start() {
     cores_.pin(start.place);
     body_(start.rank, last_words);
   };
-  ranks_.fork_keeper({options_.ranks, leave_to_parent, body, store_.folder()});
+  ranks_.fork_keeper({.ranks = options_.ranks,
+                      .leave_to_parent = leave_to_parent,
+                      .body = body,
+                      .store_folder = store_.folder(),
+                      .keep_descriptors = newcomers_are_forks});
   blocked.restore();
   for (int rank = 0; rank < options_.ranks; ++rank) ranks_.add_started();
   if (elastic_) {
@@ -217,6 +224,7 @@ void RankWatch::suspend() {
 void RankWatch::resume() {
   deadlines_.resume();
   if (elastic_) elastic_->forget_quiet_time();
+  arrivals_.clear();
   ranks_.signal(SIGCONT);
 }
 
@@ -279,18 +287,35 @@ void RankWatch::take_elastic_changes() {
 
 void RankWatch::take_absence() {
   if (!options_.arrival || stopping()) return;
+  kill_absent_newcomers();
   const bool late = deadlines_.passed(JobDeadline::arrival);
   if (!late && std::ranges::none_of(ranks_.all(), &LocalRanks::Rank::ended)) return;
   if (late) deadlines_.clear(JobDeadline::arrival);
-  const auto has_arrived = [&](int rank) {
-    return store_.value(options_.arrival->key + std::to_string(rank)).has_value();
-  };
-  failure_ = decide_absence(ranks_.ends(store_), first_rank_, late, has_arrived);
+  std::vector<RankEnd> ends = ranks_.ends(store_);
+  ends.resize(static_cast<std::size_t>(options_.ranks));
+  const auto arrived = [this](int rank) { return has_arrived(rank); };
+  failure_ = decide_absence(ends, first_rank_, late, arrived);
   if (!failure_) return;
   const auto index = static_cast<std::size_t>(failure_->culprit.rank - first_rank_);
   LocalRanks::Rank& absent = ranks_.all()[index];
   absent.end = absent.ended ? options_.arrival->never : options_.arrival->late;
   stop_after_failure();
+}
+
+bool RankWatch::has_arrived(int rank) const {
+  return store_.value(options_.arrival->key + std::to_string(rank)).has_value();
+}
+
+void RankWatch::kill_absent_newcomers() {
+  std::vector<LocalRanks::Rank>& all = ranks_.all();
+  for (auto rank = all.begin() + options_.ranks; rank != all.end(); ++rank) {
+    if (rank->ended || has_arrived(rank->process.rank())) continue;
+    const auto in_time = Deadline::after(options_.arrival->span);
+    const auto [until, is_new] = arrivals_.try_emplace(rank->process.rank(), in_time);
+    if (is_new || !until->second.passed()) continue;
+    rank->end = options_.arrival->late;
+    rank->process.signal(SIGKILL);
+  }
 }
 
 void RankWatch::take_order() {
@@ -387,6 +412,15 @@ void RankWatch::name_failure(RankFailure& failure) const {
   if (last) failure.rank = last->rank;
 }
 
+std::vector<int> RankWatch::finished() const {
+  if (elastic_) return elastic_->finishers();
+  std::vector<int> finished;
+  for (const LocalRanks::Rank& rank : ranks_.all()) {
+    if (rank.ended && !rank.failed()) finished.push_back(ranks_.job_rank(rank));
+  }
+  return finished;
+}
+
 AgentResult RankWatch::make_result() {
   AgentResult result;
   result.signal = signal_;
@@ -394,6 +428,8 @@ AgentResult RankWatch::make_result() {
   result.store = store_.values();
   result.output_error = output_.error();
   if (!result.output_error.empty() || ended_by_others_) result.exit_code = 1;
+  result.finished = finished();
+  if (elastic_) result.losses = elastic_->losses();
   if (failure_) {
     result.failure = describe_failure();
     if (elastic_) name_failure(*result.failure);

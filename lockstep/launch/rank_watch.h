@@ -4,12 +4,14 @@
 // FailureDecision, and the members of an elastic job to ElasticControl.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "lockstep/core/deadline.h"
 #include "lockstep/launch/agent_options.h"
 #include "lockstep/launch/elastic_control.h"
 #include "lockstep/launch/etcd_membership.h"
@@ -67,6 +69,9 @@ class RankWatch {
   void take_failure();
   void take_elastic_changes();
   void take_absence();
+  bool has_arrived(int rank) const;
+  // Kills newcomers of an elastic job that have not arrived in time.
+  void kill_absent_newcomers();
   // Ends the job if the agents of other machines say so.
   void take_order();
   void take_deadlines();
@@ -85,6 +90,7 @@ class RankWatch {
   void write_all_output();
   RankFailure describe_failure();
   void name_failure(RankFailure& failure) const;
+  std::vector<int> finished() const;
   AgentResult make_result();
 
   const AgentOptions& options_;
@@ -101,6 +107,8 @@ class RankWatch {
   LocalRanks ranks_;
   // Null if the job is not elastic.
   std::unique_ptr<ElasticControl> elastic_;
+  // By when each newcomer that has not arrived must do so.
+  std::map<int, Deadline> arrivals_;
 
   JobDeadlines deadlines_;
   bool starvation_reported_ = false;

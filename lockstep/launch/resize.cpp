@@ -8,6 +8,7 @@
 #include <fstream>
 #include <limits>
 #include <optional>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -31,6 +32,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
+// Begins the keys of requests, each of which ends with a token of its own.
+constexpr const char* kResizeRequests = "lockstep/resize/";
 // A launcher answers in the next round of its event loop.
 constexpr milliseconds kResizeTimeout{10'000};
 // Other jobs' launchers may be stopped.
@@ -127,40 +130,36 @@ std::string find_folder(const std::string& job) {
   return folder;
 }
 
-}  // namespace
-
-std::string encode_resize(const ResizeRequest& request) {
-  return pack(request.token, request.ranks);
-}
-
-ResizeRequest decode_resize(std::string_view bytes) {
-  ResizeRequest request;
-  unpack(bytes, request.token, request.ranks);
-  return request;
-}
-
-std::string resize_request_key(const std::string& token) {
-  return kResizeRequests + token;
-}
-
-std::string resize_answer_key(const std::string& token) {
+std::string answer_key(std::string_view token) {
   return fmt::format("lockstep/resized/{}", token);
 }
 
-std::string encode_resize_answer(bool follows, const std::string& text) {
-  return pack(follows, text);
+}  // namespace
+
+void answer_resize_requests(LocalStoreServer& store,
+                            const std::function<ResizeAnswer(int ranks)>& decide) {
+  for (const auto& [key, request] : store.take(kResizeRequests)) {
+    try {
+      int ranks = 0;
+      unpack(request, ranks);
+      const ResizeAnswer answer = decide(ranks);
+      const std::string token = key.substr(std::string_view(kResizeRequests).size());
+      store.set(answer_key(token), pack(answer.follows, answer.text));
+    } catch (const Error&) {
+      // Not from a `lockstep resize` of this version, or there is no room for the answer.
+    }
+  }
 }
 
 std::string ask_to_resize(const std::string& job, int ranks) {
   const std::string path = LocalStoreServer::socket_in(find_folder(job));
   LocalStore store(path, {.patience = kResizeTimeout});
-  const ResizeRequest request{.token = make_token(), .ranks = ranks};
-  bool follows = false;
-  std::string text;
+  const std::string token = make_token();
+  ResizeAnswer answer;
   try {
-    store.set(resize_request_key(request.token), encode_resize(request));
-    unpack(store.get(resize_answer_key(request.token), Deadline::after(kResizeTimeout)), follows,
-           text);
+    store.set(kResizeRequests + token, pack(ranks));
+    unpack(store.get(answer_key(token), Deadline::after(kResizeTimeout)), answer.follows,
+           answer.text);
   } catch (const TimeoutError&) {
     throw TimeoutError(ErrorContext{},
                        fmt::format("job {}: its launcher did not answer within {} s", job,
@@ -170,8 +169,8 @@ std::string ask_to_resize(const std::string& job, int ranks) {
     throw BackendError(ErrorContext{}, fmt::format("job {}: its launcher has ended meanwhile", job),
                        "start the job again");
   }
-  if (!follows) throw UsageError(fmt::format("job {}: {}", job, text));
-  return text;
+  if (!answer.follows) throw UsageError(fmt::format("job {}: {}", job, answer.text));
+  return answer.text;
 }
 
 }  // namespace lockstep

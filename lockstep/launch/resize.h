@@ -3,31 +3,26 @@
 // its answer are keys in the launcher's store, which only its user can reach.
 #pragma once
 
+#include <functional>
 #include <string>
-#include <string_view>
 
 namespace lockstep {
 
+class LocalStoreServer;
+
 // The key under which the launcher of an elastic job tells its run's id.
 inline constexpr const char* kRunIdKey = "lockstep/run_id";
-// Begins the keys of requests that the launcher has not taken yet.
-inline constexpr const char* kResizeRequests = "lockstep/resize/";
-
-struct ResizeRequest {
-  // Distinguishes it from others.
-  std::string token{};
-  int ranks = 0;
+struct ResizeAnswer {
+  // Whether the job is to have so many ranks.
+  bool follows = false;
+  // What the user is told.
+  std::string text{};
 };
 
-std::string encode_resize(const ResizeRequest& request);
-// BackendError if the bytes are no request.
-ResizeRequest decode_resize(std::string_view bytes);
-
-// The keys of the request with this token and of its answer.
-std::string resize_request_key(const std::string& token);
-std::string resize_answer_key(const std::string& token);
-// Whether the request is followed, and what its user is told.
-std::string encode_resize_answer(bool follows, const std::string& text);
+// The launcher's side: takes the requests that have come into its store, asks for the answer to
+// each and sends it. Does not block.
+void answer_resize_requests(LocalStoreServer& store,
+                            const std::function<ResizeAnswer(int ranks)>& decide);
 
 // Asks the job's launcher on this machine, and returns its answer: "4 ranks instead of 2: newcomers
 // join at the end of a step". `job`: the pid of the launcher, or the run's id, which its ranks have

@@ -16,7 +16,10 @@
 #include "lockstep/core/process/memory.h"
 #include "lockstep/launch/agent.h"
 #include "lockstep/launch/exit_status.h"
+#include "lockstep/launch/rank_process.h"
+#include "lockstep/launch/stack_trace.h"
 #include "lockstep/launch/start_method.h"
+#include "lockstep/rendezvous/elastic_board.h"
 #include "lockstep/rendezvous/store_client.h"
 
 namespace lockstep::spawn_detail {
@@ -47,6 +50,7 @@ AgentOptions agent_options(int ranks, const SpawnOptions& options, const OnWarni
   agent.on_line = options.on_line;
   agent.status = options.status;
   agent.on_warning = on_warning;
+  agent.elastic = options.elastic;
   agent.log_dir = options.log_dir;
   agent.stop_grace = options.stop_grace;
   agent.interrupt_grace = options.interrupt_grace;
@@ -104,6 +108,41 @@ std::vector<std::string> all_variables() {
   return all;
 }
 
+void check_elastic_options(const ElasticOptions& elastic, int ranks, const std::string& call) {
+  const ErrorContext context{.operation = call};
+  if (environment("LOCKSTEP_ELASTIC")) {
+    throw UsageError(context,
+                     "this process is a rank of an elastic job, and cannot have one of its own",
+                     "leave out SpawnOptions::elastic here, or in the outer job");
+  }
+  constexpr int kMost = ElasticBoard::kMostMembers;
+  if (elastic.least < 1 || elastic.least > ranks || ranks > kMost || elastic.most > kMost) {
+    throw UsageError(
+        context,
+        fmt::format("elastic.least is {} and elastic.most {}", elastic.least, elastic.most),
+        fmt::format("the least number of ranks is from 1 to the {} of this call, and the greatest "
+                    "one at most {}",
+                    ranks, kMost));
+  }
+  if (elastic.replacements < 0 || elastic.hang_timeout.count() < 0) {
+    throw UsageError(context,
+                     fmt::format("elastic.replacements is {} and elastic.hang_timeout {} ms",
+                                 elastic.replacements, elastic.hang_timeout.count()),
+                     "give 0 or more");
+  }
+}
+
+// A replacement would make the same mistake.
+Body ending_the_job_by_mistakes(const Body& body) {
+  return [&body](int rank) {
+    try {
+      return body(rank);
+    } catch (const UsageError& error) {
+      throw RankExit{2, without_stack_trace(error.what())};
+    }
+  };
+}
+
 void run_and_store(int rank, const Body& body) {
   LocalStore store(*environment("LOCKSTEP_STORE"));
   const std::string result = body(rank);
@@ -133,8 +172,11 @@ RankBody forked(const AgentOptions& agent, const Body& body) {
 // The message of RankFailed. An exception that leaves the function says why the rank failed; for
 // any other end, the rank's last lines may say it.
 std::string report(const RankFailure& failure, const std::string& call) {
-  std::string text = fmt::format("{}: rank {} (pid {}) failed first: {}", call, failure.rank,
-                                 failure.pid, failure.cause);
+  std::string text = failure.name.empty()
+                         ? fmt::format("{}: rank {} (pid {}) failed first: {}", call, failure.rank,
+                                       failure.pid, failure.cause)
+                         : fmt::format("{}: the job cannot go on without {} (pid {}): {}", call,
+                                       failure.name, failure.pid, failure.cause);
   const bool by_exit =
       failure.signal == 0 && failure.cause == fmt::format("exit code {}", failure.exit_code);
   if (by_exit) {
@@ -146,22 +188,33 @@ std::string report(const RankFailure& failure, const std::string& call) {
   return text;
 }
 
-SpawnResults run_ranks(int ranks, const std::string& call, const AgentOptions& agent,
-                       const RankBody& body) {
+// The ranks that an elastic job had lost before, a line each.
+std::string losses_in_words(const std::vector<std::string>& losses) {
+  constexpr std::size_t kMostLines = 10;
+  if (losses.empty()) return "";
+  std::string text = "\nbefore that:";
+  for (std::size_t i = 0; i < std::min(losses.size(), kMostLines); ++i) text += "\n  " + losses[i];
+  if (losses.size() > kMostLines) {
+    text += fmt::format("\n  and {} more were lost", losses.size() - kMostLines);
+  }
+  return text;
+}
+
+SpawnResults run_ranks(const std::string& call, const AgentOptions& agent, const RankBody& body) {
   AgentResult result = run_agent(agent, body);
   if (result.signal != 0) {
     ::raise(result.signal);
     throw Error({.operation = call}, fmt::format("stopped by {}", signal_words(result.signal)));
   }
   if (result.failure) {
-    const std::string message = report(*result.failure, call);
+    const std::string message = report(*result.failure, call) + losses_in_words(result.losses);
     throw RankFailed(std::move(*result.failure), message);
   }
   if (!result.output_error.empty()) {
     throw BackendError({.operation = call}, result.output_error + "; the ranks ran to their end");
   }
   SpawnResults results;
-  for (int rank = 0; rank < ranks; ++rank) {
+  for (const int rank : result.finished) {
     const auto found = result.store.find(result_key(rank));
     if (found == result.store.end()) {
       throw Error({.operation = call},
@@ -202,14 +255,14 @@ enum class Outcome { returned, rank_failed, failed };
 std::string pack_failure(const RankFailed& error) {
   const RankFailure& failure = error.failure();
   return pack(error.what(), failure.rank, failure.pid, failure.exit_code, failure.signal,
-              failure.cause, failure.last_lines);
+              failure.cause, failure.last_lines, failure.name);
 }
 
 RankFailed unpack_failure(std::string_view packed) {
   std::string message;
   RankFailure failure{};
   unpack(packed, message, failure.rank, failure.pid, failure.exit_code, failure.signal,
-         failure.cause, failure.last_lines);
+         failure.cause, failure.last_lines, failure.name);
   return {std::move(failure), message};
 }
 
@@ -305,9 +358,12 @@ void refuse_bytes(std::size_t bytes, std::string_view expected) {
       "was the program replaced while it ran?");
 }
 
-std::vector<std::string> run(int ranks, const Body& body, const std::type_info& function,
-                             const SpawnOptions& options, const OnWarning& on_warning) {
+std::vector<std::string> run(int ranks, const Body& function_of_ranks,
+                             const std::type_info& function, const SpawnOptions& options,
+                             const OnWarning& on_warning) {
   const std::string call = fmt::format("spawn({})", ranks);
+  const Body body =
+      options.elastic ? ending_the_job_by_mistakes(function_of_ranks) : function_of_ranks;
   const std::string which = fmt::format("{} of {}", call, function.name());
   Calls& known = calls();
   const int number = known.made++;
@@ -322,12 +378,13 @@ std::vector<std::string> run(int ranks, const Body& body, const std::type_info& 
     });
   }
   return known.outcomes.remember(which, [&] {
+    if (options.elastic) check_elastic_options(*options.elastic, ranks, call);
     AgentOptions agent = agent_options(ranks, options, on_warning);
     if (choose(options.start_method, call) == StartMethod::fork) {
-      return run_ranks(ranks, call, agent, forked(agent, body));
+      return run_ranks(call, agent, forked(agent, body));
     }
     agent.arrival = arrival(options);
-    return run_ranks(ranks, call, agent, rerunning(agent, which, number, known.outcomes));
+    return run_ranks(call, agent, rerunning(agent, which, number, known.outcomes));
   });
 }
 

@@ -17,6 +17,7 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/plain_object.h"
+#include "lockstep/launch/elastic_options.h"
 #include "lockstep/launch/rank_reports.h"
 
 namespace at {
@@ -135,6 +136,12 @@ struct SpawnOptions {
   // OMP_NUM_THREADS and OPENBLAS_NUM_THREADS of each rank. If empty, each rank is limited to its
   // share of the cores, unless OMP_NUM_THREADS is set.
   std::optional<int> threads{};
+  // If given, the job goes on without ranks that it loses, and replaces them, as `lockstep run
+  // --elastic` does: the function trains with a Trainer with microbatches (docs/elastic.md). It is
+  // called with the number of a member, which is the rank of those that the job starts with; a
+  // replacement gets the next free number, and lines and log files have these numbers. A UsageError
+  // that leaves the function ends the job, since a replacement would make the same mistake.
+  std::optional<ElasticOptions> elastic{};
   // Prefixes each rank's lines with "[rank 2] ".
   bool prefix = true;
   // Receives every line instead of the standard streams. Must not throw or block.
@@ -152,7 +159,9 @@ struct SpawnOptions {
 };
 
 // A rank failed, and the others were ended. The message names the rank and the cause: its
-// exception's message, or how its process ended and its last lines of output.
+// exception's message, or how its process ended and its last lines of output. In an elastic job,
+// this is the rank without which the job could not go on; the message also has a line for each rank
+// that was lost before, beginning with the first one, ten at most.
 class RankFailed : public ErrorType<RankFailed> {
  public:
   RankFailed(RankFailure failure, const std::string& message)
@@ -185,12 +194,14 @@ bool is_rank();
 // behind are ended with them, by the ranks' parent.
 //
 // Returns what fn returned, by rank, as a std::vector; nothing if fn returns void. fn may return a
-// SpawnResult. Tensors come back as contiguous copies on the CPU with the same type, sizes and
-// values, or undefined; they require no gradient and share no memory with each other. A rank's
-// result may have nearly 64 MiB, and all together nearly 256 MiB: save larger ones to a file in fn.
-// This process keeps its own copy of every call's results until it ends, whatever the start method,
-// since a rank of a later call may run the program again and then gets them: many calls with large
-// results take up memory.
+// SpawnResult. An elastic job returns the results of the ranks with which the training ended, which
+// may be fewer or more than `ranks`; ranks that were lost and could be replaced are only told to
+// ElasticOptions::on_event. Tensors come back as contiguous copies on the CPU with the same type,
+// sizes and values, or undefined; they require no gradient and share no memory with each other. A
+// rank's result may have nearly 64 MiB, and all together nearly 256 MiB: save larger ones to a file
+// in fn. This process keeps its own copy of every call's results until it ends, whatever the start
+// method, since a rank of a later call may run the program again and then gets them: many calls
+// with large results take up memory.
 //
 // RankFailed for the rank that failed first, such as one with too large a result or a sparse
 // tensor. BackendError, after all have ended, if their output could not be written to standard

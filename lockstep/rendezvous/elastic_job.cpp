@@ -129,9 +129,10 @@ std::optional<int> Generation::rank_of(int member) const {
 }
 
 std::shared_ptr<ElasticJob> ElasticJob::of_this_process() {
-  static const std::shared_ptr<ElasticJob> job = []() -> std::shared_ptr<ElasticJob> {
-    const auto board = environment("LOCKSTEP_ELASTIC");
-    if (!board) return nullptr;
+  // A process may become a rank, or a rank of another job, after its first call.
+  const auto board = environment("LOCKSTEP_ELASTIC");
+  if (!board) return nullptr;
+  static const std::shared_ptr<ElasticJob> job = [&] {
     constexpr Range<int> kMembers{0, ElasticBoard::kMostMembers - 1};
     const int member = required_number("LOCKSTEP_MEMBER", kMembers);
     const int place = required_number("LOCKSTEP_PLACE", kMembers);

@@ -97,6 +97,7 @@ TEST(ElasticMembers, AFinishedMemberIsNeitherReplacedNorMissed) {
   EXPECT_FALSE(job.take({lost(1)}).fatal) << "one has finished, and one trains";
   EXPECT_THAT(job.now(), ElementsAre(2));
   EXPECT_EQ(job.take({lost(2)}).fatal, 2) << "nobody is left to finish its part";
+  EXPECT_THAT(job.members.finishers(), ElementsAre(0));
 }
 
 TEST(ElasticMembers, NewcomersThatHaveNotTrainedEndWithTheTraining) {
@@ -116,6 +117,7 @@ TEST(ElasticMembers, ANewcomerThatFinishesAloneIsNotReplaced) {
   Job job{{2, 1, 3}};
   job.take({lost(0)});
   EXPECT_THAT(job.take({finished(2)}).to_start, IsEmpty());
+  EXPECT_THAT(job.members.finishers(), IsEmpty());
   EXPECT_THAT(job.take({lost(1)}).fatal, 1);
 }
 
@@ -130,6 +132,7 @@ TEST(ElasticMembers, AMemberThatHasCompletedTheTrainingIsMissedOnlyIfItFails) {
   EXPECT_THAT(job.now(), ElementsAre(1));
   job.members.complete(1);
   EXPECT_FALSE(job.take({finished(1)}).fatal);
+  EXPECT_THAT(job.members.finishers(), ElementsAre(1));
   EXPECT_EQ(job.take({lost(0)}).fatal, 0);
 }
 
@@ -154,6 +157,7 @@ TEST(ElasticMembers, OfFewerRanksTheHighestLeaveAndAreNotMissed) {
   EXPECT_THAT(ended.lost, IsEmpty());
   EXPECT_FALSE(ended.opens);
   EXPECT_FALSE(job.members.any_finished());
+  EXPECT_THAT(job.members.finishers(), IsEmpty());
   EXPECT_THAT(job.take({lost(0)}).to_start, ElementsAre(PlacedRank{4, 0}));
 }
 

@@ -1,22 +1,32 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A program that calls spawn() with StartMethod::spawn, in the way that its first argument says.
+// A program that calls spawn(), mostly with StartMethod::spawn, in the way that its first argument
+// says.
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <map>
+#include <stdexcept>
 #include <string>
 #include <thread>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "lockstep/core/deadline.h"
 #include "lockstep/core/environment.h"
+#include "lockstep/core/error.h"
 #include "lockstep/core/process/cpu.h"
+#include "lockstep/core/unique_fd.h"
 #include "lockstep/launch/spawn.h"
 #include "lockstep/launch/start_method.h"
+#include "lockstep/rendezvous/elastic_job.h"
 #include "lockstep/rendezvous/store_client.h"
 
 namespace lockstep {
@@ -218,7 +228,146 @@ void oversubscribes(const Arguments&) {
   }
 }
 
+std::filesystem::path told_file() {
+  return std::filesystem::path(environment("TMPDIR").value()) / "told";
+}
+
+// Prints each event of an elastic job, and makes a file at the one with this text.
+std::function<void(const std::string&)> telling(const std::string& text) {
+  return [text](const std::string& line) {
+    say("event: " + line);
+    if (line.find(text) != std::string::npos) std::ofstream(told_file()).put('\n');
+  };
+}
+
+void wait_until_told() {
+  const Deadline deadline = Deadline::after(std::chrono::seconds(60));
+  while (!deadline.passed() && !std::filesystem::exists(told_file())) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  std::filesystem::remove(told_file());
+}
+
+// The program's second argument.
+StartMethod method_of(const Arguments& arguments) {
+  return arguments.at(1) == "fork" ? StartMethod::fork : StartMethod::spawn;
+}
+
+// Members 0 and 2 return; nobody replaces member 1.
+void elastic(const Arguments& arguments) {
+  // main is no member, though a rank runs it again.
+  if (ElasticJob::of_this_process()) throw std::logic_error("this is no member yet");
+  const auto members =
+      spawn(3,
+            [](int member) {
+              if (ElasticJob::of_this_process()->member() != member)
+                throw std::logic_error("another");
+              if (member == 1) ::raise(SIGKILL);
+              if (member == 0) wait_until_told();
+              return member;
+            },
+            {.start_method = method_of(arguments),
+             .elastic = ElasticOptions{.replacements = 0, .on_event = telling("was lost")}});
+  say(fmt::format("returned {}", fmt::join(members, " ")));
+}
+
+// All but member 0 fail, which fails at the end.
+void elastic_crash_loop(const Arguments& arguments) {
+  spawn(2,
+        [](int member) {
+          if (member != 0) throw std::runtime_error(fmt::format("no data for {}", member));
+          wait_until_told();
+          throw std::runtime_error("no data for the last one");
+        },
+        {.start_method = method_of(arguments),
+         .elastic =
+             ElasticOptions{.replacements = 2, .on_event = telling("no replacement is left")}});
+}
+
+void elastic_mistake(const Arguments& arguments) {
+  spawn(2,
+        [](int member) {
+          if (member == 1) throw UsageError("there is no such model");
+          ::pause();
+        },
+        {.start_method = method_of(arguments), .elastic = ElasticOptions{}});
+}
+
+// A replacement reads what main has opened.
+void elastic_files(const Arguments&) {
+  const UniqueFd file(::memfd_create("opened", MFD_CLOEXEC));
+  const std::string text = "opened before";
+  if (::write(file.get(), text.data(), text.size()) < 0) throw std::runtime_error("write");
+  spawn(2,
+        [&](int member) {
+          std::string found = text;
+          const ssize_t count = ::pread(file.get(), found.data(), found.size(), 0);
+          say(fmt::format("{} has what was {}", member, count < 0 ? "closed" : found));
+          if (member == 1) ::raise(SIGKILL);
+          if (member == 0) wait_until_told();
+        },
+        {.start_method = StartMethod::fork,
+         .elastic = ElasticOptions{.on_event = telling("ended with code 0 before it joined")}});
+}
+
+bool is_replacement(int founders) {
+  const RankStart* const start = pending_start();
+  return start != nullptr && start->rank >= founders;
+}
+
+// Replacements do not come to the call, or not in time.
+void elastic_absence(const Arguments& arguments) {
+  if (is_replacement(2)) {
+    if (arguments.at(1) == "never") return;
+    ::pause();
+  }
+  spawn(2,
+        [](int member) {
+          if (member == 1) ::raise(SIGKILL);
+          wait_until_told();
+        },
+        {.start_method = StartMethod::spawn,
+         .start_timeout = std::chrono::seconds(arguments.at(1) == "never" ? 60 : 3),
+         .elastic = ElasticOptions{
+             .replacements = 1,
+             .on_event = telling(arguments.at(1) == "never" ? "ended with code 0" : "no repl")}});
+}
+
+void elastic_nested(const Arguments&) {
+  const auto answers = spawn(1,
+                             [](int) -> std::string {
+                               const auto inner = spawn(
+                                   1, [](int) { return ElasticJob::of_this_process() == nullptr; });
+                               try {
+                                 spawn(1, [](int) {}, {.elastic = ElasticOptions{}});
+                               } catch (const UsageError& error) {
+                                 return fmt::format("{} {}", inner[0], error.what());
+                               }
+                               return "";
+                             },
+                             {.start_method = StartMethod::fork, .elastic = ElasticOptions{}});
+  say(answers[0]);
+}
+
+// Until it is killed.
+void elastic_waits(const Arguments& arguments) {
+  spawn(2,
+        [](int member) {
+          say(fmt::format("pid {}", ::getpid()));
+          if (member == 1) ::raise(SIGKILL);
+          ::pause();
+        },
+        {.start_method = method_of(arguments), .elastic = ElasticOptions{}});
+}
+
 const std::map<std::string, void (*)(const Arguments&)> ways{
+    {"elastic", elastic},
+    {"elastic_absence", elastic_absence},
+    {"elastic_crash_loop", elastic_crash_loop},
+    {"elastic_files", elastic_files},
+    {"elastic_mistake", elastic_mistake},
+    {"elastic_nested", elastic_nested},
+    {"elastic_waits", elastic_waits},
     {"results", results},
     {"threads", threads},
     {"earlier_calls", earlier_calls},

@@ -60,6 +60,10 @@ struct Plan {
   std::string group = "job";  // or "split": each rank trains with a group of its own
   std::string again = {};     // "fit" or "trainer": trains once more, with this one or another one
   int slow_member = -1;       // if given, the load is balanced
+  // spawn=METHOD:RANKS:MOST: starts the ranks itself, with "fork" or "spawn".
+  std::optional<StartMethod> spawn = {};
+  int ranks = 0;
+  int most = 0;
 };
 
 std::vector<std::string> split(const std::string& text) {
@@ -100,6 +104,13 @@ Plan parse(int argc, char** argv) {
       {"check_in_sync", [&](const std::string& value) { plan.check_in_sync = std::stoll(value); }},
       {"group", [&](const std::string& value) { plan.group = value; }},
       {"again", [&](const std::string& value) { plan.again = value; }},
+      {"spawn",
+       [&](const std::string& value) {
+         const auto parts = split(value);
+         plan.spawn = parts.at(0) == "fork" ? StartMethod::fork : StartMethod::spawn;
+         plan.ranks = std::stoi(parts.at(1));
+         plan.most = std::stoi(parts.at(2));
+       }},
       {"slow", [&](const std::string& value) { plan.slow_member = std::stoi(value); }},
   };
   for (int i = 1; i < argc; ++i) {
@@ -192,7 +203,8 @@ std::vector<std::int64_t> sizes_of_input(std::int64_t samples) {
   return {samples, plan.model == "mlp" ? 20 : 1};
 }
 
-void train() {
+// Returns the hash of the state.
+std::string train() {
   constexpr std::int64_t kSamples = 50;
   torch::manual_seed(3);
   auto group = init_process_group({.timeout = std::chrono::seconds(60)});
@@ -261,9 +273,18 @@ void train() {
   trainer.fit(loader, loss, fit);
   if (plan.again == "fit") trainer.fit(loader, loss, fit);
   if (plan.again == "trainer") Trainer(net, trainer.group(), options);
-  if (trainer.group().rank() != 0) return;
-  std::printf("hash %s of %d ranks\n", state_sha256(*net, trainer.optimizer()).c_str(),
-              trainer.group().size());
+  const std::string hash = state_sha256(*net, trainer.optimizer());
+  if (trainer.group().rank() == 0) {
+    std::printf("hash %s of %d ranks\n", hash.c_str(), trainer.group().size());
+  }
+  return hash;
+}
+
+void spawn_ranks() {
+  const ElasticOptions elastic{.most = plan.most};
+  const std::vector<std::string> hashes = spawn(plan.ranks, [](int) { return train(); },
+                                                {.start_method = *plan.spawn, .elastic = elastic});
+  for (const std::string& hash : hashes) std::printf("returned %s\n", hash.c_str());
 }
 
 }  // namespace
@@ -272,7 +293,7 @@ void train() {
 int main(int argc, char** argv) {
   try {
     lockstep::plan = lockstep::parse(argc, argv);
-    lockstep::train();
+    lockstep::plan.spawn ? lockstep::spawn_ranks() : static_cast<void>(lockstep::train());
     return 0;
   } catch (const lockstep::UsageError& error) {
     std::fprintf(stderr, "%s\n", error.what());

@@ -2,6 +2,7 @@
 // Jobs whose members are killed where it hurts most. The state at the end must have the bits of the
 // undisturbed training in one process.
 #include <algorithm>
+#include <csignal>
 #include <map>
 #include <string>
 #include <vector>
@@ -21,6 +22,7 @@ using ::testing::AllOf;
 using testing::Ended;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using testing::Program;
 using Words = std::vector<std::string>;
 
 class ElasticJobs : public ::testing::Test {
@@ -172,6 +174,83 @@ TEST_F(ElasticJobs, CountAStepOnceIfARankIsLostWhileTheyCompareIt) {
       expect_undisturbed(2, {"model=mlp"}, {"check_in_sync=1", "die=1:updated:2"});
   EXPECT_THAT(text, HasSubstr("goes on after step 2"));
   EXPECT_THAT(text, HasSubstr("epoch 0 had 5 steps"));
+}
+
+// The program has spawned ranks, and so many of them have returned this hash.
+void expect_to_return(const Ended& ended, int ranks, const std::string& hash) {
+  const std::string text = ended.out + ended.err;
+  EXPECT_EQ(ended.code, 0) << text;
+  EXPECT_EQ(testing::occurrences(ended.out, "\nreturned "), ranks) << text;
+  EXPECT_EQ(testing::occurrences(ended.out, "\nreturned " + hash), ranks) << text;
+}
+
+TEST_F(ElasticJobs, OfSpawnReplaceARankThatIsLost) {
+  for (const char* const method : {"fork", "spawn"}) {
+    const Ended ended =
+        testing::run_to_end({ELASTIC_PROGRAM, "model=cnn", fmt::format("spawn={}:3:3", method),
+                             "die=1:loss:4", "wait=7:2"});
+    expect_to_return(ended, 3, undisturbed({"model=cnn"}));
+    EXPECT_THAT(ended.err, AllOf(HasSubstr("lockstep: member 1 (rank 1, pid "),
+                                 HasSubstr("killed by signal 9 (SIGKILL)"),
+                                 HasSubstr("lockstep: member 3 joins as rank 2 of 3")));
+  }
+}
+
+TEST_F(ElasticJobs, OfSpawnOutliveTheRanksThatTheyStartWith) {
+  const Ended ended =
+      testing::run_to_end({ELASTIC_PROGRAM, "model=mlp", "spawn=fork:2:2", "die=0:loss:2",
+                           "wait=4:2", "die=1:after:6:throw", "wait=9:4"});
+  expect_to_return(ended, 2, undisturbed({"model=mlp"}));
+  EXPECT_THAT(ended.err, HasSubstr(" was lost: the data of this rank are damaged; 1 rank goes on"));
+}
+
+TEST_F(ElasticJobs, OfSpawnGrowToTheMostRanks) {
+  const Words job{ELASTIC_PROGRAM, "model=mlp", "spawn=fork:1:2", "wait=6:1"};
+  Words grows = job;
+  grows.emplace_back("resize=2:2");
+  expect_to_return(testing::run_to_end(grows), 2, undisturbed({"model=mlp"}));
+  Words grows_too_much = job;
+  grows_too_much.emplace_back("resize=2:3");
+  const Ended ended = testing::run_to_end(grows_too_much);
+  EXPECT_EQ(ended.code, 1);
+  EXPECT_THAT(ended.err, AllOf(HasSubstr("the job cannot go on without rank 0 of 1 (pid "),
+                               HasSubstr("give a number from 1 to 2")));
+}
+
+// The replacements fail like the first ranks.
+TEST_F(ElasticJobs, OfSpawnEndWhenAllRanksAreLost) {
+  const Ended ended = testing::run_to_end(
+      {ELASTIC_PROGRAM, "model=mlp", "spawn=fork:2:2", "die=0:loss:3:throw", "die=1:loss:3:throw"});
+  EXPECT_EQ(ended.code, 1);
+  EXPECT_THAT(ended.err, HasSubstr("spawn(2): the job cannot go on without "));
+  EXPECT_THAT(ended.err, HasSubstr(": the data of this rank are damaged\nbefore that:\n  member "));
+}
+
+TEST_F(ElasticJobs, OfSpawnEndAtAMistakeInTheOptions) {
+  const Ended ended =
+      testing::run_to_end({ELASTIC_PROGRAM, "model=mlp", "spawn=fork:2:2", "microbatches=0"});
+  EXPECT_EQ(ended.code, 1);
+  EXPECT_THAT(ended.err, AllOf(HasSubstr("the job cannot go on without rank "),
+                               HasSubstr("without microbatches the result depends on"),
+                               Not(HasSubstr(" goes on"))));
+}
+
+TEST_F(ElasticJobs, OfSpawnEndWithTheirParent) {
+  Program program({ELASTIC_PROGRAM, "model=mlp", "spawn=fork:2:2", "die=1:loss:3", "wait=7:9"});
+  program.wait_for("2 ranks go on after step");
+  program.signal(SIGKILL);
+  EXPECT_EQ(program.wait(), 128 + SIGKILL);
+}
+
+// The others wait in the evaluation.
+TEST_F(ElasticJobs, KillTheRankThatHangsBeforeAnEvaluation) {
+  const Words model{"model=cnn"};
+  const Ended ended =
+      run(3, "1:3", {"model=cnn", "die=0:evaluation:1:hang"}, {"--hang-timeout", "3"});
+  EXPECT_EQ(ended.code, 0) << ended.out << ended.err;
+  EXPECT_EQ(hash_in(ended), undisturbed(model));
+  EXPECT_EQ(testing::occurrences(ended.err, "was lost"), 1) << ended.err;
+  EXPECT_THAT(ended.err, HasSubstr("lockstep: member 0 (rank 0, pid "));
 }
 
 TEST_F(ElasticJobs, RefuseAGroupWithoutAllRanks) {

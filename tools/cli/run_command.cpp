@@ -231,32 +231,29 @@ std::optional<Node> RunCommand::node() const {
   return Node{.number = *node_rank, .nodes = nodes, .host = store->host, .port = store->port};
 }
 
-std::optional<ElasticOptions> RunCommand::elastic_options(int count) const {
+std::optional<ElasticOptions> RunCommand::elastic_options(int all) const {
   if (elastic.empty()) return std::nullopt;
   const auto colon = elastic.find(':');
   const auto least = parse_number(elastic.substr(0, colon), kCounts);
   const auto most =
       parse_number(colon == std::string::npos ? std::string() : elastic.substr(colon + 1), kCounts);
-  auto hosts = cluster();
-  const int all = hosts ? nodes * count : count;
   if (!least || !most || *least > all || all > *most) {
     throw UsageError(fmt::format(
         "--elastic \"{}\": give the least and the greatest number of ranks, as in 1:{}, with the "
         "{} ranks of {} between them",
-        elastic, all, all, hosts ? "all machines" : "--nproc-per-node"));
+        elastic, all, all, nodes > 1 ? "all machines" : "--nproc-per-node"));
   }
   if (*most > ElasticBoard::kMostMembers) {
     throw UsageError(fmt::format("--elastic {}: an elastic job has at most {} ranks", elastic,
                                  ElasticBoard::kMostMembers));
   }
-  if (nodes > 1 && !hosts) {
+  if (nodes > 1 && rendezvous != "etcd") {
     throw UsageError(
         fmt::format("--elastic {} and --nnodes {}: the machines of an elastic job meet "
                     "in etcd; give --rdzv-backend etcd",
                     elastic, nodes));
   }
   ElasticOptions options{.least = *least, .most = *most};
-  options.cluster = std::move(hosts);
   if (max_restarts) options.replacements = *max_restarts;
   if (hang_timeout) options.hang_timeout = in_milliseconds(*hang_timeout);
   return options;
@@ -267,12 +264,11 @@ int RunCommand::run() const {
   AgentOptions options;
   options.program = program;
   options.ranks = parse_ranks(ranks);
-  if (elastic.empty()) cluster();  // refuses
-  options.elastic = elastic_options(options.ranks);
+  options.cluster = cluster();
+  options.elastic = elastic_options(options.ranks * (options.cluster ? nodes : 1));
   options.node = node();
-  const bool in_cluster = options.elastic && options.elastic->cluster;
   // In a cluster, only lost ranks are started again.
-  RestartOptions restarts{.max_restarts = in_cluster ? 0 : max_restarts.value_or(0)};
+  RestartOptions restarts{.max_restarts = options.cluster ? 0 : max_restarts.value_or(0)};
   if (!secret_file.empty()) {
     restarts.secret = read_secret(secret_file);
     options.environment.emplace_back(kSecretFileVariable,
@@ -282,10 +278,10 @@ int RunCommand::run() const {
     restarts.secret = read_secret(*secret_fd);
     options.environment.emplace_back(kSecretFdVariable, std::to_string(*secret_fd));
   }
-  if ((in_cluster || (options.node && restarts.max_restarts > 0)) && restarts.secret.empty()) {
+  if ((options.cluster || (options.node && restarts.max_restarts > 0)) && restarts.secret.empty()) {
     restarts.secret = secret_of_environment();
   }
-  if (in_cluster) options.elastic->cluster->secret = restarts.secret;
+  if (options.cluster) options.cluster->secret = restarts.secret;
   options.threads = threads;
   if (stop_grace) {
     options.stop_grace = in_milliseconds(*stop_grace);

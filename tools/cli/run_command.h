@@ -48,8 +48,8 @@ struct RunCommand {
  private:
   // Returns this machine's place among the machines; nullopt if there is one machine.
   std::optional<Node> node() const;
-  // nullopt if the job is not elastic. `count`: ranks of this machine.
-  std::optional<ElasticOptions> elastic_options(int count) const;
+  // nullopt if the job is not elastic. `all`: the ranks that it begins with.
+  std::optional<ElasticOptions> elastic_options(int all) const;
   // nullopt if the machines do not meet in etcd.
   std::optional<ClusterOptions> cluster() const;
 };

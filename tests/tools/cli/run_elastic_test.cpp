@@ -184,6 +184,15 @@ TEST_F(RunElastic, ACrashLoopUsesUpTheReplacementsAndTheOthersGoOn) {
   EXPECT_EQ(occurrences(program.out(), "finished after generation 1"), 1);
 }
 
+TEST_F(RunElastic, AReplacementThatEndsWithoutTrainingIsNamed) {
+  Program program(job("1:2", 2, {}, "0"));
+  wait_for(program, 0, 2);
+  signal(1, SIGKILL);
+  program.wait_for(" ended with code 0 before it joined, and is not replaced; 1 rank goes on\n");
+  expect_to_finish(program);
+  EXPECT_THAT(program.out(), HasSubstr("lockstep: member 2 (a newcomer, pid "));
+}
+
 TEST_F(RunElastic, TooFewRanksEndTheJob) {
   Program program(job("3:3", 3));
   wait_for(program, 0, 3);
@@ -305,15 +314,6 @@ TEST_F(RunElastic, GetsItsLostRanksBackWhenItIsAskedTo) {
   expect_to_finish(program);
 }
 
-// Its launcher is found by the name that its ranks know.
-TEST_F(RunElastic, IsResizedByItsRunId) {
-  Program program(job("1:2", 1, {"--max-restarts", "1"}));
-  wait_for(program, 0, 1);
-  std::ifstream environment(fmt::format("/proc/{}/environ", processes_of(0).at(0)));
-  const std::string name = "TORCHELASTIC_RUN_ID=";
-  std::string entry;
-  while (!entry.starts_with(name)) ASSERT_TRUE(std::getline(environment, entry, '\0'));
-  EXPECT_EQ(resize(entry.substr(name.size()), 2).code, 0);
 TEST_F(RunElastic, AnswersAllWhoAskAtOnce) {
   Program program(job("1:4", 1));
   wait_for(program, 0, 1);
@@ -331,6 +331,15 @@ TEST_F(RunElastic, AnswersAllWhoAskAtOnce) {
   expect_to_finish(program);
 }
 
+// Its launcher is found by the name that its ranks know.
+TEST_F(RunElastic, IsResizedByItsRunId) {
+  Program program(job("1:2", 1, {"--max-restarts", "1"}));
+  wait_for(program, 0, 1);
+  std::ifstream environment(fmt::format("/proc/{}/environ", processes_of(0).at(0)));
+  const std::string name = "TORCHELASTIC_RUN_ID=";
+  std::string entry;
+  while (!entry.starts_with(name)) ASSERT_TRUE(std::getline(environment, entry, '\0'));
+  EXPECT_EQ(resize(entry.substr(name.size()), 2).code, 0);
   wait_for(program, 1, 2);
   expect_to_finish(program);
 }
