@@ -87,7 +87,6 @@ void FusedOptimizer<Base, Options, State>::shard(GroupArgument group) {
   check_agreement(ranks, Algorithm<State>::name(), detail::describe<Options, State>(*this),
                   "optimizer");
   require_separate_memory(Algorithm<State>::name(), *this);
-  if (!reduction_) require_own_copies(Algorithm<State>::name(), *this);
   compared_options_ = detail::options_of_groups<Options>(*this);
   group_ = group.shared();
   if (reduction_) {

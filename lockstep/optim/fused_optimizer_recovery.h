@@ -59,6 +59,16 @@ inline void require_end(const ProcessGroup& group, int rank, std::chrono::millis
   }
 }
 
+// Gradients that no model has reduced into buckets are whole on each rank, which reads its own.
+inline void use_own_gradient(UpdateLog::Part& part, int ranks) {
+  at::Tensor& gradient = part.parameter.mutable_grad();
+  if (!gradient.defined()) return;
+  gradient = DenseParameter(part.parameter).gradient();  // a copy if its order was another one
+  const std::int64_t begin = part.range.begin * gradient.element_size();
+  part.gradients.assign(static_cast<std::size_t>(ranks),
+                        static_cast<std::byte*>(gradient.data_ptr()) + begin);
+}
+
 }  // namespace detail
 
 // Everything that survivors must know of the update that begins next.
@@ -67,13 +77,14 @@ void FusedOptimizer<Base, Options, State>::prepare_logged_update(double gradient
                                                                  bool averages) {
   gradient_factor_ = gradient_factor;
   averages_ = averages;
-  if (!averages) reduction_->return_to_buckets();
+  if (reduction_ && !averages) reduction_->return_to_buckets();
   int kinds = loaded_kinds_;
   for (const Options& options : compared_options_) {
     kinds = std::max(kinds, Algorithm<State>::kinds(options));
   }
   log_->reserve_state(kinds);
   for (UpdateLog::Part& part : log_->parts(group_->rank())) {
+    if (!reduction_) detail::use_own_gradient(part, group_->size());
     const bool is_updated = part.parameter.grad().defined();
     const int made = Algorithm<State>::kinds(compared_options_[group_of(*this, part.number)]);
     State* const state = find_state<State>(*this, part.parameter);
@@ -110,9 +121,7 @@ RecoveredOptimizer FusedOptimizer<Base, Options, State>::recover(GroupArgument s
   const CallScope scope(CallOrigin::optimizer_state);
   const at::NoGradGuard no_grad;
   const std::vector<at::Tensor> parameters = parameters_of(*this);
-  const bool has_copy =
-      log_ || is_recovered_ || (group_ && !parameters.empty() && has_one_copy(parameters.front()));
-  if (!has_copy) {
+  if (!can_recover()) {
     throw UsageError({.component = std::string(Algorithm<State>::name())},
                      "recover() is for an optimizer of a model with one_copy_per_host",
                      "continue from a checkpoint");
@@ -141,6 +150,13 @@ RecoveredOptimizer FusedOptimizer<Base, Options, State>::recover(GroupArgument s
   return {.steps = update, .state = has_loaded ? loaded_copy() : logged_state(update)};
 }
 
+template <class Base, class Options, class State>
+bool FusedOptimizer<Base, Options, State>::can_recover() const {
+  if (log_ || is_recovered_) return true;
+  const std::vector<at::Tensor> parameters = parameters_of(*this);
+  return group_ && !parameters.empty() && has_one_copy(parameters.front());
+}
+
 // Returns the ranks that are not among the survivors, once they have ended.
 template <class Base, class Options, class State>
 std::vector<int> FusedOptimizer<Base, Options, State>::lost_ranks(
@@ -163,9 +179,11 @@ void FusedOptimizer<Base, Options, State>::complete_update(std::int64_t update, 
   group.barrier().wait();
   const std::unique_ptr<Base> before = plain_copy();
   const auto complete = [&](int rank) {
-    for (const UpdateLog::Part& part : log_->parts(rank)) {
+    for (UpdateLog::Part& part : log_->parts(rank)) {
       const UpdateLog::Note note = log_->note(update, part.number);
       if (note.is_updated == 0) continue;
+      // It is undefined only where the update is complete, so that nobody reads it.
+      if (!reduction_) detail::use_own_gradient(part, group_->size());
       State& state = state_of<State>(*before, part.parameter);
       Algorithm<State>::set_steps(state, note.steps);
       const auto tensors = Algorithm<State>::tensors(state);

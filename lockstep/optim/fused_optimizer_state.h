@@ -158,15 +158,36 @@ void FusedOptimizer<Base, Options, State>::consolidate_state(int to) {
     throw UsageError(context(), fmt::format("consolidate_state({}) names no rank", to),
                      fmt::format("give a rank from 0 to {}", group_->size() - 1));
   }
-  const at::NoGradGuard no_grad;
   consolidated_.reset();
-  auto consolidated = group_->rank() == to ? plain_copy() : nullptr;
-  if (lay_out()) {
-    gather_state(consolidated.get(), to);
-  } else if (loaded_ && consolidated) {
-    detail::copy_state<State>(*loaded_, *consolidated);
+  consolidated_ = state_gathered_on(to);
+}
+
+template <class Base, class Options, class State>
+std::unique_ptr<torch::optim::Optimizer> FusedOptimizer<Base, Options, State>::whole_state() {
+  if (!group_) {
+    auto whole = plain_copy();
+    detail::copy_state<State>(*this, *whole);
+    return whole;
   }
-  consolidated_ = std::move(consolidated);
+  std::unique_ptr<Base> whole;
+  for (int rank = 0; rank < group_->size(); ++rank) {
+    auto gathered = state_gathered_on(rank);
+    if (gathered) whole = std::move(gathered);
+  }
+  return whole;
+}
+
+// Null on the other ranks.
+template <class Base, class Options, class State>
+std::unique_ptr<Base> FusedOptimizer<Base, Options, State>::state_gathered_on(int to) {
+  const at::NoGradGuard no_grad;
+  auto gathered = group_->rank() == to ? plain_copy() : nullptr;
+  if (lay_out()) {
+    gather_state(gathered.get(), to);
+  } else if (loaded_ && gathered) {
+    detail::copy_state<State>(*loaded_, *gathered);
+  }
+  return gathered;
 }
 
 template <class Base, class Options, class State>

@@ -119,7 +119,7 @@ ReduceLROnPlateauOptions checked(ReduceLROnPlateauOptions options, std::size_t g
 }  // namespace
 
 LRScheduler::LRScheduler(torch::optim::Optimizer& optimizer, LRSchedule schedule)
-    : optimizer_(optimizer), schedule_(std::move(schedule)), last_lr_(rates_of(optimizer)) {
+    : optimizer_(&optimizer), schedule_(std::move(schedule)), last_lr_(rates_of(optimizer)) {
   schedule_.check(last_lr_.size());
   for (std::size_t i = 0; i < last_lr_.size(); ++i) {
     if (std::isfinite(last_lr_[i])) continue;
@@ -127,7 +127,7 @@ LRScheduler::LRScheduler(torch::optim::Optimizer& optimizer, LRSchedule schedule
                      fmt::format("the learning rate of parameter group {} is {}", i, last_lr_[i]),
                      "make the optimizer with a finite rate");
   }
-  for (auto& group : optimizer_.param_groups()) {
+  for (auto& group : optimizer_->param_groups()) {
     if (!schedule_.cycles_momentum() || with_momentum(group, [](double) {})) continue;
     const auto& options = group.options();
     throw UsageError(ErrorContext{.component = kScheduler},
@@ -140,7 +140,7 @@ LRScheduler::LRScheduler(torch::optim::Optimizer& optimizer, LRSchedule schedule
 }
 
 void LRScheduler::step() {
-  const std::size_t groups = optimizer_.param_groups().size();
+  const std::size_t groups = optimizer_->param_groups().size();
   if (groups != initial_lr_.size()) {
     throw UsageError(ErrorContext{.component = kScheduler},
                      fmt::format("the optimizer has {} parameter groups, and had {}", groups,
@@ -181,7 +181,7 @@ std::vector<std::string> LRScheduler::load_state_dict(const std::map<std::string
 // Returns the initial rates, in proportion to what something else has made of the last ones.
 std::vector<double> LRScheduler::changed_initial_lr() const {
   std::vector<double> initial = initial_lr_;
-  const auto& groups = optimizer_.param_groups();
+  const auto& groups = optimizer_->param_groups();
   for (std::size_t i = 0; i < std::min(initial.size(), groups.size()); ++i) {
     const double current = groups[i].options().get_lr();
     if (current != last_lr_[i] && last_lr_[i] != 0) initial[i] *= current / last_lr_[i];
@@ -200,7 +200,7 @@ std::vector<ScheduledRate> LRScheduler::rates_at(std::int64_t step,
 
 void LRScheduler::set(std::int64_t step, std::vector<double> initial,
                       const std::vector<ScheduledRate>& rates) {
-  auto& groups = optimizer_.param_groups();
+  auto& groups = optimizer_->param_groups();
   for (std::size_t i = 0; i < rates.size(); ++i) {
     const ScheduledRate& rate = rates[i];
     groups[i].options().set_lr(rate.lr);
@@ -213,7 +213,7 @@ void LRScheduler::set(std::int64_t step, std::vector<double> initial,
 
 ReduceLROnPlateau::ReduceLROnPlateau(torch::optim::Optimizer& optimizer,
                                      ReduceLROnPlateauOptions options)
-    : optimizer_(optimizer),
+    : optimizer_(&optimizer),
       options_(checked(std::move(options), optimizer.param_groups().size())) {}
 
 ReduceLROnPlateau::ReduceLROnPlateau(torch::optim::Optimizer& optimizer,
@@ -242,7 +242,7 @@ bool ReduceLROnPlateau::step(double metric) {
 }
 
 std::vector<double> ReduceLROnPlateau::get_last_lr() const {
-  return rates_of(optimizer_);
+  return rates_of(*optimizer_);
 }
 
 std::map<std::string, double> ReduceLROnPlateau::state_dict() const {
@@ -287,7 +287,7 @@ bool ReduceLROnPlateau::is_better(double metric) const {
 }
 
 bool ReduceLROnPlateau::reduce() {
-  auto& groups = optimizer_.param_groups();
+  auto& groups = optimizer_->param_groups();
   bool reduced = false;
   for (std::size_t i = 0; i < groups.size(); ++i) {
     const double lowest = options_.min_lr[std::min(i, options_.min_lr.size() - 1)];

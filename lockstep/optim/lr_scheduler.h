@@ -52,6 +52,9 @@ class LRScheduler {
   // LRSchedule::at() refuses.
   void step();
 
+  // Continues with another optimizer, which has the same rates and must outlive this object.
+  void set_optimizer(torch::optim::Optimizer& optimizer) { optimizer_ = &optimizer; }
+
   // The number of steps so far.
   std::int64_t steps() const { return steps_; }
   // The rate of each parameter group, as last set.
@@ -73,7 +76,7 @@ class LRScheduler {
   std::vector<ScheduledRate> rates_at(std::int64_t step, const std::vector<double>& initial) const;
   void set(std::int64_t step, std::vector<double> initial, const std::vector<ScheduledRate>& rates);
 
-  torch::optim::Optimizer& optimizer_;
+  torch::optim::Optimizer* optimizer_;
   LRSchedule schedule_;
   std::int64_t steps_ = 0;
   std::vector<double> initial_lr_;  // one for each parameter group, as the next
@@ -120,6 +123,9 @@ class ReduceLROnPlateau {
   // or NaN is no improvement.
   bool step(double metric);
 
+  // Continues with another optimizer, which has the same rates and must outlive this object.
+  void set_optimizer(torch::optim::Optimizer& optimizer) { optimizer_ = &optimizer; }
+
   // The rate of each parameter group.
   std::vector<double> get_last_lr() const;
 
@@ -136,7 +142,7 @@ class ReduceLROnPlateau {
   bool is_better(double metric) const;
   bool reduce();
 
-  torch::optim::Optimizer& optimizer_;
+  torch::optim::Optimizer* optimizer_;
   ReduceLROnPlateauOptions options_;
   std::shared_ptr<ProcessGroup> group_;  // may be null
   std::optional<double> best_;

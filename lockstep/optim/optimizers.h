@@ -68,7 +68,19 @@ struct StatePart {
   std::int64_t steps = 0;  // 0 if the algorithm does not count them
 };
 
-// What checkpoints ask of an optimizer whose ranks may keep a part of the state each.
+// What recover() returns to each survivor.
+struct RecoveredOptimizer {
+  // How many updates the parameters and the state contain: calls of step() since the optimizer was
+  // made, except those without any gradient before the model's first backward. The same on every
+  // survivor. It is the number of calls that have returned here, or one more.
+  std::int64_t steps = 0;
+  // The whole state with the present options, for load_whole() of the optimizer that continues. Its
+  // tensors may lie in memory that all survivors map: do not change them.
+  std::unique_ptr<torch::optim::Optimizer> state;
+};
+
+// What checkpoints and elastic jobs ask of an optimizer whose ranks may keep a part of the state
+// each.
 class ShardedOptimizer {
  public:
   virtual ~ShardedOptimizer() = default;
@@ -95,17 +107,15 @@ class ShardedOptimizer {
   // UsageError, and nothing has changed, if it has other parameters or is of another type, or if a
   // tensor of state has another shape than its parameter.
   virtual void load_whole(std::unique_ptr<torch::optim::Optimizer> whole) = 0;
-};
-
-// What FusedOptimizer::recover() returns to each survivor.
-struct RecoveredOptimizer {
-  // How many updates the parameters and the state contain: calls of step() since the optimizer was
-  // made, except those without any gradient before the model's first backward. The same on every
-  // survivor. It is the number of calls that have returned here, or one more.
-  std::int64_t steps = 0;
-  // The whole state with the present options, for load_whole() of the optimizer that continues. Its
-  // tensors may lie in memory that all survivors map: do not change them.
-  std::unique_ptr<torch::optim::Optimizer> state;
+  // Collective. Returns the whole state on every rank, with the present options, for load_whole()
+  // of an optimizer that takes this one's place. They may share tensors, so this one must not step
+  // any more.
+  virtual std::unique_ptr<torch::optim::Optimizer> whole_state() = 0;
+  // Whether survivors can recover() the state of a rank that has been killed, since all ranks map
+  // it. Not collective.
+  virtual bool can_recover() const = 0;
+  // See FusedOptimizer.
+  virtual RecoveredOptimizer recover(GroupArgument survivors) = 0;
 };
 
 // What SGD, Adam and AdamW have in common. Base, Options and State are libtorch's.
@@ -126,7 +136,8 @@ class FusedOptimizer : public Base, public UnscalingOptimizer, public ShardedOpt
   // objects, but must not be moved or converted from then on. Groups cannot be added later.
   // UsageError on every rank if options or parameters differ between ranks, or if two parameters
   // are different tensors in the same memory; a step() before which this rank's options have
-  // changed compares them again.
+  // changed compares them again. Parameters of which the ranks have one copy per host stay where
+  // they are: then too, each rank must have the whole gradients, as in microbatches.
   FusedOptimizer(std::vector<torch::optim::OptimizerParamGroup> groups, Options defaults,
                  GroupArgument group);
   FusedOptimizer(std::vector<at::Tensor> parameters, Options defaults, GroupArgument group);
@@ -190,12 +201,14 @@ class FusedOptimizer : public Base, public UnscalingOptimizer, public ShardedOpt
   // UsageError if the ranks have no common copy, if a rank outside the group has not ended within
   // 10 s, or the group's timeout if that is less, or if only some survivors have loaded a state
   // since the last step().
-  RecoveredOptimizer recover(GroupArgument survivors);
+  RecoveredOptimizer recover(GroupArgument survivors) override;
+  bool can_recover() const override;
 
   std::vector<StatePart> own_state() override;
   const torch::optim::Optimizer& with_whole_state() const override;
   std::unique_ptr<torch::optim::Optimizer> without_state() const override;
   void load_whole(std::unique_ptr<torch::optim::Optimizer> whole) override;
+  std::unique_ptr<torch::optim::Optimizer> whole_state() override;
 
  private:
   void shard(GroupArgument group);
@@ -217,6 +230,7 @@ class FusedOptimizer : public Base, public UnscalingOptimizer, public ShardedOpt
   std::unique_ptr<torch::optim::Optimizer> logged_state(std::int64_t update) const;
   std::unique_ptr<torch::optim::Optimizer> loaded_copy() const;
   void give_up(const std::string& reason) noexcept;
+  std::unique_ptr<Base> state_gathered_on(int to);
   void gather_state(Base* consolidated, int to);
   std::unique_ptr<Base> plain_copy() const;
   ErrorContext context() const;

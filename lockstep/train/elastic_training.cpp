@@ -142,13 +142,13 @@ void ElasticTraining::leave() {
   throw LeftTogether();
 }
 
-void ElasticTraining::leave_if_any_asks() {
+bool ElasticTraining::any_asks_to_leave() {
   const CallScope scope(CallOrigin::trainer);
   const at::Tensor asks = at::full({1}, asks_to_leave() ? 1 : 0, at::kInt);
   job_->note_waiting();
   group_->all_reduce(asks, ReduceOp::max).wait();
   job_->note_going_on();
-  if (asks.item<int>() > 0) leave();
+  return asks.item<int>() > 0;
 }
 
 }  // namespace lockstep

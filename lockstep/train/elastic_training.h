@@ -49,8 +49,8 @@ class ElasticTraining {
   void note_end() noexcept { job_->note_end(); }
   // Ends `train` at a boundary between steps at which all ranks do so.
   [[noreturn]] static void leave();
-  // Collective; ends `train` if a rank wants to leave.
-  void leave_if_any_asks();
+  // Collective. Whether a rank wants to leave; the same on every rank.
+  bool any_asks_to_leave();
 
  private:
   ElasticTraining(std::shared_ptr<ElasticJob> job, std::shared_ptr<ProcessGroup> group);

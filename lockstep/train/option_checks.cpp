@@ -67,7 +67,8 @@ std::vector<OptionRule> rules_for(const TrainerOptions& options, const ProcessGr
       {one_copy && !options.shard_optimizer, "one_copy_per_host needs .shard_optimizer = true", {}},
       {one_copy && group.size() > 1 && options.ema_decay && options.evaluate_ema,
        "the averaged weights are evaluated in the model, of which the ranks have one copy",
-       "set .evaluate_ema = false, or leave one_copy_per_host off"},
+       most_ranks ? "set .evaluate_ema = false, or leave out .shard_optimizer"
+                  : "set .evaluate_ema = false, or leave one_copy_per_host off"},
       {!data_parallel && options.data_parallel.replicas > 0,
        fmt::format("{} replicas need TrainingMode::data_parallel", options.data_parallel.replicas),
        {}},
@@ -81,7 +82,7 @@ std::vector<OptionRule> rules_for(const TrainerOptions& options, const ProcessGr
       {compares && !distributed,
        "check_in_sync compares ranks, and needs TrainingMode::distributed",
        {}},
-      {compares && (divides || one_copy), "check_in_sync compares gradients",
+      {compares && (divides || (one_copy && !parted)), "check_in_sync compares gradients",
        "leave whole_gradients on and one_copy_per_host off"},
       {microbatches < 0, fmt::format("microbatches is {}", microbatches),
        "give a positive number, or 0"},
@@ -102,8 +103,6 @@ std::vector<OptionRule> rules_for(const TrainerOptions& options, const ProcessGr
        "multiply microbatches by the accumulation steps"},
       {parted && divides, "microbatches give every rank the whole gradients",
        "leave whole_gradients on"},
-      {parted && one_copy, "microbatches give every rank the whole gradients",
-       "leave one_copy_per_host off"},
       {parted && options.sync_batchnorm,
        "sync_batchnorm normalizes over ranks, and with microbatches a result does not depend on "
        "the ranks",
@@ -282,6 +281,7 @@ TrainerOptions resolved(TrainerOptions options, const ProcessGroup& group,
   options.check_finite = options.check_finite || options.distributed.check_finite;
   options.distributed.check_finite = options.check_finite;
   if (!options.log) options.log = [](const std::string&) {};
+  if (most_ranks) take_one_copy(options, group);
 
   const std::vector<OptionRule> rules = rules_for(options, group, most_ranks);
   const auto broken = std::ranges::find(rules, true, &OptionRule::is_broken);
@@ -291,7 +291,15 @@ TrainerOptions resolved(TrainerOptions options, const ProcessGroup& group,
   return options;
 }
 
-void check_elastic(const ProcessGroup& group, const TrainerOptions& options, bool can_begin_again) {
+void take_one_copy(TrainerOptions& options, const ProcessGroup& group) {
+  if (options.shard_optimizer && options.microbatches > 0 && group.backend() == "shm") {
+    options.distributed.one_copy_per_host = true;
+  }
+}
+
+void check_elastic(const ProcessGroup& group, const TrainerOptions& options, bool can_begin_again,
+                   bool can_make_optimizer) {
+  const bool shares_memory = group.size() == 1 || options.distributed.one_copy_per_host;
   const OptionRule rules[] = {
       {options.microbatches == 0,
        "this job is elastic, and without microbatches the result depends on the number of ranks",
@@ -299,9 +307,15 @@ void check_elastic(const ProcessGroup& group, const TrainerOptions& options, boo
       {options.mode != TrainingMode::distributed,
        "this job is elastic, and the modes single and data_parallel have no ranks that could go on",
        "leave .mode out, or start the job without --elastic"},
-      {options.shard_optimizer,
-       "this job is elastic, and the state of a sharded optimizer is lost with its rank",
-       "leave out .shard_optimizer"},
+      {options.shard_optimizer && !shares_memory && !options.checkpoints,
+       fmt::format("this job is elastic, and its ranks share no memory (backend {}), so a rank's "
+                   "share of the optimizer's state is lost with it",
+                   group.backend()),
+       "set .checkpoints, from which it is then taken, or leave out .shard_optimizer"},
+      {options.shard_optimizer && !can_make_optimizer,
+       "this job is elastic, and an optimizer that the program has made cannot be sharded over "
+       "other ranks",
+       "call optimize_with<Optimizer>(options), or leave out .shard_optimizer"},
       {options.restore_best && !options.checkpoints,
        "this job is elastic, and the best weights are in the memory of each rank, which a "
        "replacement lacks",

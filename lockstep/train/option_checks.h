@@ -28,7 +28,13 @@ TrainerOptions resolved(TrainerOptions options, const ProcessGroup& group,
 
 // UsageError if a fit() with these options cannot go on with other ranks. `can_begin_again`:
 // whether a loop over the batches can begin again after it was left early.
-void check_elastic(const ProcessGroup& group, const TrainerOptions& options, bool can_begin_again);
+// `can_make_optimizer`: whether the trainer can make the optimizer again.
+void check_elastic(const ProcessGroup& group, const TrainerOptions& options, bool can_begin_again,
+                   bool can_make_optimizer);
+
+// For an elastic job: the optimizer's state is recovered from the memory that ranks share, if they
+// do, and that needs one copy of the parameters on the host.
+void take_one_copy(TrainerOptions& options, const ProcessGroup& group);
 
 // UsageError if fit() lacks the function that an option needs, or has a null callback, or if an
 // option needs a loop that can begin again after it was left early and this one cannot.

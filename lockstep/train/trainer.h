@@ -71,17 +71,22 @@ class Trainer : public TrainerCore {
   using TrainerCore::scaler;     // enabled only with .amp = at::kHalf
 
   // Call it once, before fit(). Makes an optimizer of all parameters, and lists tied weights once.
-  // With .shard_optimizer, Optimizer must be from lockstep::optim, and the call is collective.
+  // With .shard_optimizer, Optimizer must be from lockstep::optim, or derived from one, and the
+  // call is collective; in an elastic job, fit() makes it again when the ranks have changed.
   template <class Optimizer, class Options>
   void optimize_with(const Options& options) {
-    optimize_with(model_.template make_optimizer<Optimizer>(options, this->options()));
+    const auto make = [this, options]() -> std::unique_ptr<torch::optim::Optimizer> {
+      return model_.template make_optimizer<Optimizer>(options, this->options());
+    };
+    use(pointer_of(model_.module_), model_.base(), model_.replicas(), make(), make);
   }
   // Takes an optimizer that was made for the module's parameters, or for model().distributed(). A
   // sharded optimizer needs .shard_optimizer too; with .microbatches, make it from the parameters
   // and the group. Removes repeated parameters from a parameter group: parameters() lists tied
-  // weights twice. UsageError if a parameter is in two groups.
+  // weights twice. UsageError if a parameter is in two groups. An elastic job refuses a sharded
+  // one.
   void optimize_with(std::unique_ptr<torch::optim::Optimizer> optimizer) {
-    use(pointer_of(model_.module_), model_.base(), model_.replicas(), std::move(optimizer));
+    use(pointer_of(model_.module_), model_.base(), model_.replicas(), std::move(optimizer), {});
   }
 
   // Collective if distributed. Puts the module into training mode, and trains on a range of

@@ -33,6 +33,7 @@
 #include "lockstep/train/deterministic_mode.h"
 #include "lockstep/train/elastic_training.h"
 #include "lockstep/train/microbatch_step.h"
+#include "lockstep/train/optimizer_shards.h"
 #include "lockstep/train/option_checks.h"
 #include "lockstep/train/over_ranks.h"
 #include "lockstep/train/rank_alignment.h"
@@ -70,6 +71,7 @@ TrainerCore::TrainerCore(std::shared_ptr<ProcessGroup> group, TrainerOptions opt
       options_(resolved(std::move(options), *group_,
                         elastic_ ? std::optional(elastic_->most_ranks()) : std::nullopt)),
       step_(std::make_unique<TrainerStep>(options_, trainer_on(*group_))),
+      shards_(std::make_unique<OptimizerShards>(*step_)),
       progress_(std::make_unique<TrainerProgress>()),
       callbacks_(std::make_unique<TrainerCallbacks>()) {
   options_.log = [this, log = std::move(options_.log)](const std::string& line) {
@@ -92,7 +94,8 @@ GradScaler& TrainerCore::scaler() {
 void TrainerCore::use(std::shared_ptr<torch::nn::Module> module,
                       std::shared_ptr<DistributedDataParallelBase> model,
                       std::shared_ptr<DataParallelBase> replicas,
-                      std::unique_ptr<torch::optim::Optimizer> optimizer) {
+                      std::unique_ptr<torch::optim::Optimizer> optimizer,
+                      std::function<std::unique_ptr<torch::optim::Optimizer>()> make_optimizer) {
   if (options_.microbatches > 0) {
     const auto* const sharded = dynamic_cast<const optim::ShardedOptimizer*>(optimizer.get());
     if (sharded != nullptr && sharded->owns_shares_of_buckets()) {
@@ -105,6 +108,7 @@ void TrainerCore::use(std::shared_ptr<torch::nn::Module> module,
         std::make_unique<MicrobatchStep>(options_, *group_, module, model, std::move(replicas));
   }
   step_->use(std::move(module), std::move(model), std::move(optimizer));
+  shards_->use(std::move(make_optimizer), options_.shard_optimizer);
 }
 
 void TrainerCore::average_with(WeightAverage& average) {
@@ -117,7 +121,7 @@ std::vector<EpochSummary> TrainerCore::run_epochs(const detail::RunBatches& run_
   check_fit(*group_, options_, fit, batches.can_begin_again);
   if (elastic_) {
     ElasticTraining::require_first(*group_);
-    check_elastic(*group_, options_, batches.can_begin_again);
+    check_elastic(*group_, options_, batches.can_begin_again, shards_->can_make());
   }
   callbacks_ = std::make_unique<TrainerCallbacks>(fit.callbacks);
   batches_ = batches;
@@ -172,6 +176,9 @@ std::vector<EpochSummary> TrainerCore::run(const detail::RunBatches& run_batches
     const auto go_on_in = [&](std::shared_ptr<ProcessGroup> group) {
       adopt(std::move(group), fit);
       resumed = true;
+      // Epochs that a checkpoint does not include are trained again.
+      std::erase_if(summaries,
+                    [&](const EpochSummary& summary) { return summary.epoch >= progress_->epoch; });
     };
     if (!elastic_->run(go_on_in, train)) {
       saves_.reset();  // waits until the others have got this rank's part of the last checkpoint
@@ -201,36 +208,38 @@ bool TrainerCore::begin_run(const FitOptions& fit) {
     for (const auto& callback : *callbacks_) callback->resumed(progress_->steps);
     if (fit.resumed) fit.resumed(progress_->steps);
   }
-  if (elastic_) elastic_->note_steps(progress_->steps);
+  shards_->begin(progress_->steps, *group_);
+  if (elastic_) begin_elastic(fit, resumed);
   return resumed;
 }
 
-// Collective. Goes on with the ranks of another group, all with the state of the one that has come
-// furthest.
+void TrainerCore::begin_elastic(const FitOptions& fit, bool resumed) {
+  if (shards_->are_divided()) {
+    const bool shares_memory = options_.distributed.one_copy_per_host;
+    options_.log(
+        fmt::format("if a rank is lost, its share of the optimizer's state is taken from {}",
+                    shares_memory ? "memory that the ranks share, with one copy of the "
+                                    "weights"
+                                  : "the newest checkpoint"));
+    if (!shares_memory && !resumed) save({}, fit.sampler);
+  }
+  elastic_->note_steps(progress_->steps);
+}
+
+// Collective. Goes on with the ranks of another group.
 void TrainerCore::adopt(std::shared_ptr<ProcessGroup> group, const FitOptions& fit) {
   saves_.reset();  // waits until this rank has written what it can of the last checkpoint
-  step_->abandon();
-  if (microbatches_) microbatches_->abandon();
-  progress_->forget_unfinished_step();
-  step_->rates().settle();
-  step_->rates().note_numbers();
   group_ = std::move(group);
   step_->set_context(trainer_on(*group_));
-  const CheckpointContents contents = this->contents();
-  const Alignment made =
-      align_ranks(*progress_, elastic_->has_state(), contents, *fit.sampler, *group_);
-  if (std::ranges::find(made.receivers, group_->rank()) != made.receivers.end()) {
-    begin_rates(fit, /*resumed=*/true);
-  }
+  const std::string state = take_state(fit);
   check_same_training(*group_, options_, length(fit).schedule(/*resumed=*/true), fit,
                       step_->optimizer(), step_->scaler());
   step_->starts_training(step_->trained_parameters());  // as those of the others
-  step_->set_model(nullptr);
   microbatches_.reset();
-  const auto model = wrap_again();
-  step_->set_model(model);
+  take_one_copy(options_, *group_);
+  const auto model = wrap_model();
   microbatches_ =
-      std::make_unique<MicrobatchStep>(options_, *group_, contents.module, model, nullptr);
+      std::make_unique<MicrobatchStep>(options_, *group_, contents().module, model, nullptr);
   deal_microbatches(fit.sampler);
   if (options_.checkpoints) {
     saves_ = make_saves();
@@ -239,9 +248,55 @@ void TrainerCore::adopt(std::shared_ptr<ProcessGroup> group, const FitOptions& f
   callbacks_->add_tensorboard(options_.tensorboard, *group_, /*others_wrote=*/true,
                               progress_->steps);
   elastic_->note_steps(progress_->steps);
-  options_.log(fmt::format("generation {}: {} rank{} after step {}{}", elastic_->generation(),
-                           group_->size(), group_->size() == 1 ? " goes on" : "s go on",
-                           progress_->steps, made.text()));
+  options_.log(fmt::format("generation {}: {} rank{} after step {}", elastic_->generation(),
+                           group_->size(), group_->size() == 1 ? " goes on" : "s go on", state));
+}
+
+// Collective. Gives all ranks one state: of the rank that has come furthest, or if each had a share
+// of the optimizer's and some are lost, of the newest checkpoint. Returns the step, and where the
+// state comes from.
+std::string TrainerCore::take_state(const FitOptions& fit) {
+  const auto recovered = shards_->recover(*group_, elastic_->has_state());
+  if (recovered.steps.value_or(0) > progress_->steps) {
+    step_->finish_update(/*stepped=*/true, progress_->steps);
+    ++progress_->sums.steps;
+  }
+  step_->abandon();
+  if (microbatches_) microbatches_->abandon();
+  progress_->forget_unfinished_step();
+  if (recovered.is_lost) return go_back_to_checkpoint(recovered.lost_ranks, fit);
+  step_->rates().settle();
+  step_->rates().note_numbers();
+  const Alignment made =
+      align_ranks(*progress_, recovered.has_state, contents(), *fit.sampler, *group_);
+  if (std::ranges::find(made.receivers, group_->rank()) != made.receivers.end()) {
+    begin_rates(fit, /*resumed=*/true);
+  }
+  return fmt::format(
+      "{}{}{}", progress_->steps,
+      recovered.steps ? ", with the optimizer's state from the memory that they shared" : "",
+      made.text());
+}
+
+// Collective. `lost`: the ranks whose shares of the optimizer's state are lost.
+std::string TrainerCore::go_back_to_checkpoint(const std::vector<int>& lost,
+                                               const FitOptions& fit) {
+  const std::int64_t completed = progress_->steps;
+  const std::string cause = fmt::format("rank{} {} had a share of the optimizer's state",
+                                        lost.size() == 1 ? "" : "s", fmt::join(lost, ", "));
+  const std::unique_ptr<TrainerSaves> saves = make_saves();
+  if (!load_checkpoint(*saves, fit.sampler)) {
+    throw Error(trainer_on(*group_), cause + ", and the folder has no checkpoint",
+                "keep the checkpoints of a job until it has ended");
+  }
+  begin_rates(fit, /*resumed=*/true);
+  return fmt::format("{}, from the checkpoint of step {}: {}", completed, progress_->steps, cause);
+}
+
+// All ranks do so together. Those that go on then need no memory of those that leave.
+void TrainerCore::leave_generation() {
+  shards_->gather(*group_);
+  ElasticTraining::leave();
 }
 
 void TrainerCore::train_epochs(const detail::RunBatches& run_batches, const FitOptions& fit,
@@ -271,7 +326,7 @@ void TrainerCore::train_epochs(const detail::RunBatches& run_batches, const FitO
     ended.reset();
     progress_->lacks_checkpoint_only = false;
   }
-  if (elastic_) elastic_->leave_if_any_asks();
+  if (elastic_ && elastic_->any_asks_to_leave()) leave_generation();
 }
 
 // Counts the epoch. No rank waits for another in here: an epoch has ended on all of them that have
@@ -302,11 +357,17 @@ bool TrainerCore::open_checkpoints(EpochSampler* sampler) {
                      "does not record which call wrote it",
                      "make another trainer: with another folder, or with .resume to go on");
   }
-  step_->rates().before_load();
   auto saves = make_saves();
   if (!options_.checkpoints->resume) saves->require_new_folder();
-  const auto loaded = saves->load(sampler);
+  const bool loaded = load_checkpoint(*saves, sampler);
   saves_ = std::move(saves);
+  return loaded;
+}
+
+// Returns whether there was one.
+bool TrainerCore::load_checkpoint(TrainerSaves& saves, EpochSampler* sampler) {
+  step_->rates().before_load();
+  const auto loaded = saves.load(sampler);
   if (!loaded) return false;
   *progress_ = *loaded;
   // What was best by another metric says nothing.
@@ -359,17 +420,27 @@ void TrainerCore::renew_wrapper() {
   check_same_parameters(*group_, step_->module(), trained);
   if (microbatches_) microbatches_->renew();
   if (!step_->starts_training(trained) || options_.mode != TrainingMode::distributed) return;
-  if (options_.shard_optimizer && !microbatches_) {
+  const bool moves = shards_->are_divided() && options_.distributed.one_copy_per_host;
+  if (options_.shard_optimizer && (!microbatches_ || (moves && !shards_->can_make()))) {
     throw UsageError(trainer_on(*group_),
                      "parameters were frozen or unfrozen, and a sharded optimizer has the parts of "
                      "those that were trained when it was made",
                      "freeze before making the trainer, or leave .shard_optimizer off");
   }
-  step_->set_model(nullptr);
+  if (moves) shards_->gather(*group_);
   if (microbatches_) microbatches_->set_model(nullptr);
-  const auto model = wrap_again();
-  step_->set_model(model);
+  const auto model = wrap_model();
   if (microbatches_) microbatches_->set_model(model);
+}
+
+// Wraps the module anew. If that moves the parameters, an optimizer that was gathered follows.
+std::shared_ptr<DistributedDataParallelBase> TrainerCore::wrap_model() {
+  step_->set_model(nullptr);
+  shards_->keep_weights();
+  auto model = wrap_again();
+  step_->set_model(model);
+  shards_->divide(progress_->steps, *group_);
+  return model;
 }
 
 EpochSummary TrainerCore::run_epoch(const detail::RunBatches& run_batches, const FitOptions& fit,
@@ -526,7 +597,7 @@ bool TrainerCore::finish_microbatches(TrainerEpoch& epoch, const FitOptions& fit
   if (lines_) lines_->step([&] { return epoch.where(); }, loss);
   if (elastic_) {
     elastic_->note_steps(progress_->steps);
-    if (microbatches_->all_leave()) ElasticTraining::leave();
+    if (microbatches_->all_leave()) leave_generation();
   }
   return change_shares(epoch, fit);
 }
@@ -546,6 +617,7 @@ bool TrainerCore::change_shares(const TrainerEpoch& epoch, const FitOptions& fit
 void TrainerCore::finish_step(const at::Tensor& loss, const detail::TrainerBatch& batch,
                               TrainerEpoch& epoch, const FitOptions& fit) {
   const double learning_rate = step_->learning_rate();
+  shards_->begin_update();
   const bool stepped = step_->update(progress_->steps);
   StepSummary summary = epoch.count_step(/*skipped=*/!stepped);
   // A rank that is lost in here costs nothing of the step, which this one has made and counted.

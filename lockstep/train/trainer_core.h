@@ -36,6 +36,7 @@ namespace lockstep {
 class ElasticTraining;
 class MicrobatchStep;
 struct MicrobatchPlan;
+class OptimizerShards;
 struct RunLength;
 template <class M>
 class Trainer;
@@ -160,7 +161,8 @@ class TrainerCore {
   // ranks are lost or join: within fit(), after which it stays. So ask for it anew in each
   // callback, and after fit(); a group that was made before fit() may be unusable then.
   ProcessGroup& group() const { return *group_; }
-  // UsageError before optimize_with().
+  // UsageError before optimize_with(). If it is sharded, another one takes its place with the
+  // group.
   torch::optim::Optimizer& optimizer() const;
   GradScaler& scaler();
   // Collective, after fit(). Gives the module, and the tensors of .checkpoints, their values in the
@@ -172,11 +174,13 @@ class TrainerCore {
   TrainerCore(std::shared_ptr<ProcessGroup> group, TrainerOptions options);
   // The checked options: `automatic` is replaced by the mode that it selects.
   const TrainerOptions& options() const { return options_; }
-  // `model` is null unless distributed, `replicas` unless data_parallel.
+  // `model` is null unless distributed, `replicas` unless data_parallel, `make_optimizer` if the
+  // program has made the optimizer.
   void use(std::shared_ptr<torch::nn::Module> module,
            std::shared_ptr<DistributedDataParallelBase> model,
            std::shared_ptr<DataParallelBase> replicas,
-           std::unique_ptr<torch::optim::Optimizer> optimizer);
+           std::unique_ptr<torch::optim::Optimizer> optimizer,
+           std::function<std::unique_ptr<torch::optim::Optimizer>()> make_optimizer);
   // Each step updates the average, which must outlive this object.
   void average_with(WeightAverage& average);
   // Trainer::fit(). Calls `run_batches` once per epoch.
@@ -190,15 +194,21 @@ class TrainerCore {
   RunLength length(const FitOptions& fit) const;
   CheckpointContents contents() const;
   bool begin_run(const FitOptions& fit);
+  void begin_elastic(const FitOptions& fit, bool resumed);
   void adopt(std::shared_ptr<ProcessGroup> group, const FitOptions& fit);
+  std::string take_state(const FitOptions& fit);
+  std::string go_back_to_checkpoint(const std::vector<int>& lost, const FitOptions& fit);
+  [[noreturn]] void leave_generation();
   void begin_rates(const FitOptions& fit, bool resumed);
   std::unique_ptr<TrainerSaves> make_saves() const;
   bool open_checkpoints(EpochSampler* sampler);
+  bool load_checkpoint(TrainerSaves& saves, EpochSampler* sampler);
   std::vector<EpochSummary> run(const detail::RunBatches& run_batches, const FitOptions& fit);
   void train_epochs(const detail::RunBatches& run_batches, const FitOptions& fit, bool& resumed,
                     std::vector<EpochSummary>& summaries);
   void begin_epoch(bool resumed, const FitOptions& fit);
   void renew_wrapper();
+  std::shared_ptr<DistributedDataParallelBase> wrap_model();
   EpochSummary run_epoch(const detail::RunBatches& run_batches, const FitOptions& fit,
                          bool resumed);
   void finish_epoch(const EpochSummary& summary);
@@ -225,6 +235,7 @@ class TrainerCore {
   std::unique_ptr<ElasticTraining> elastic_;  // null unless the job is elastic
   TrainerOptions options_;
   std::unique_ptr<TrainerStep> step_;
+  std::unique_ptr<OptimizerShards> shards_;
   std::unique_ptr<MicrobatchStep> microbatches_;  // null without .microbatches
   std::unique_ptr<MicrobatchPlan> plan_;          // of the present fit(), with .microbatches
   std::unique_ptr<TrainerProgress> progress_;

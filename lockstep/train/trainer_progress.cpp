@@ -103,6 +103,8 @@ void TrainerProgress::forget_unfinished_step() {
   if (before_step.steps != steps) return;
   batches = before_step.batches;
   samples = before_step.samples;
+  sums.losses = before_step.losses;
+  sums.weights = before_step.weights;
 }
 
 CheckpointPosition position_of(const TrainerProgress& progress, const EpochSampler* sampler,
@@ -176,7 +178,7 @@ void TrainerEpoch::add_loss(const at::Tensor& loss, std::int64_t samples) {
   EpochSums& sums = progress_.sums;
   const at::TensorOptions place = loss.options().dtype(at::kDouble);
   sums.losses = sums.losses.defined() ? sums.losses.to(place) : at::zeros({}, place);
-  sums.losses.add_(loss.reshape({}), weight);
+  sums.losses = sums.losses.add(loss.reshape({}), weight);  // before_step has the former tensor
   sums.weights += weight;
 }
 

@@ -56,6 +56,8 @@ struct TrainerProgress {
     std::int64_t steps = -1;
     std::int64_t batches = 0;
     std::int64_t samples = 0;
+    at::Tensor losses = {};
+    double weights = 0;
   };
   Counts before_step = {};
 
@@ -68,8 +70,8 @@ struct TrainerProgress {
   std::string end_text(const TrainerOptions& options, bool has_trained) const;
 
   // Call it when a step in microbatches begins, before its samples are counted.
-  void begin_step() { before_step = {steps, batches, samples}; }
-  // Takes back the samples of a step that has begun and is not counted in `steps`.
+  void begin_step() { before_step = {steps, batches, samples, sums.losses, sums.weights}; }
+  // Takes back the samples and losses of a step that has begun and is not counted in `steps`.
   void forget_unfinished_step();
 };
 

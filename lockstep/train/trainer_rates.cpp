@@ -64,6 +64,12 @@ void TrainerRates::use(torch::optim::Optimizer& optimizer) {
   }
 }
 
+void TrainerRates::set_optimizer(torch::optim::Optimizer& optimizer) {
+  optimizer_ = &optimizer;
+  if (scheduler_) scheduler_->set_optimizer(optimizer);
+  if (plateau_) plateau_->set_optimizer(optimizer);
+}
+
 void TrainerRates::before_load() {
   numbers_.clear();  // a checkpoint without such numbers leaves it so
 }

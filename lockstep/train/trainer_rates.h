@@ -25,6 +25,8 @@ class TrainerRates {
   // Call it once. Multiplies the optimizer's rates by .lr_scale. The optimizer must outlive this
   // object. UsageError for options of .reduce_lr_on_plateau out of range, with nothing changed.
   void use(torch::optim::Optimizer& optimizer);
+  // Continues with another optimizer, which has the same rates and must outlive this object.
+  void set_optimizer(torch::optim::Optimizer& optimizer);
 
   // The numbers that a checkpoint saves and replaces.
   std::map<std::string, double>& numbers() { return numbers_; }

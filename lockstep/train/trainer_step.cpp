@@ -62,6 +62,13 @@ torch::optim::Optimizer& TrainerStep::optimizer() const {
   throw UsageError(trainer_, "there is no optimizer yet", "call optimize_with() first");
 }
 
+std::unique_ptr<torch::optim::Optimizer> TrainerStep::exchange_optimizer(
+    std::unique_ptr<torch::optim::Optimizer> other) {
+  rates_.set_optimizer(*other);
+  scaler_.abandon_step();
+  return std::exchange(optimizer_, std::move(other));
+}
+
 double TrainerStep::learning_rate() const {
   return optimizer().param_groups().front().options().get_lr();
 }
@@ -178,6 +185,11 @@ bool TrainerStep::update(std::int64_t& steps) {
   if (options_.max_grad_norm) clip_gradients();
   const bool stepped = scaler_.step(*optimizer_);
   scaler_.update();
+  finish_update(stepped, steps);
+  return stepped;
+}
+
+void TrainerStep::finish_update(bool stepped, std::int64_t& steps) {
   if (stepped && average_ != nullptr) average_->update();
   ++steps;
   try {
@@ -185,7 +197,6 @@ bool TrainerStep::update(std::int64_t& steps) {
   } catch (const UsageError&) {  // a schedule does not know the rank
     rethrow_within(trainer_);
   }
-  return stepped;
 }
 
 void TrainerStep::compare_ranks(std::int64_t steps) {

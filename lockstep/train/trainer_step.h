@@ -47,6 +47,10 @@ class TrainerStep {
   // Call both after use(). optimizer() throws UsageError before it.
   torch::nn::Module& module() const { return *module_; }
   torch::optim::Optimizer& optimizer() const;
+  // Puts another optimizer in the place of the present one, which it returns: of the same
+  // parameters, with the same rates.
+  std::unique_ptr<torch::optim::Optimizer> exchange_optimizer(
+      std::unique_ptr<torch::optim::Optimizer> other);
   // The rate of the first parameter group.
   double learning_rate() const;
   GradScaler& scaler() { return scaler_; }
@@ -76,8 +80,11 @@ class TrainerStep {
   // are means over the ranks when it returns.
   at::Tensor backward(const std::function<at::Tensor()>& loss, bool synchronize);
   // Updates the parameters, sets the rates of the next step, and increments `steps`. Returns false
-  // if the step was skipped. In an elastic job, no rank waits for another in here.
+  // if the step was skipped. In an elastic job, only a sharded optimizer waits for other ranks in
+  // here.
   bool update(std::int64_t& steps);
+  // What update() does once the optimizer has updated the parameters, or skipped the step.
+  void finish_update(bool stepped, std::int64_t& steps);
   // Call it after update(), when the step is counted. Collective if this is a step of which
   // .check_in_sync compares the ranks: OutOfSync if they differ. Clears the gradients.
   void compare_ranks(std::int64_t steps);

@@ -96,10 +96,6 @@ TEST(OptionMessages, OptionsOfMicrobatches) {
               .distributed = {.whole_gradients = false},
               .shard_optimizer = true}),
         "microbatches give every rank the whole gradients; leave whole_gradients on"},
-       {with({.mode = TrainingMode::distributed,
-              .distributed = {.one_copy_per_host = true},
-              .shard_optimizer = true}),
-        "microbatches give every rank the whole gradients; leave one_copy_per_host off"},
        {with({.sync_batchnorm = true}),
         "sync_batchnorm normalizes over ranks, and with microbatches a result does not depend on "
         "the ranks; leave it out: BatchNorm normalizes over a microbatch"},
@@ -118,9 +114,10 @@ TEST(OptionMessages, OptionsOfMicrobatches) {
 
 TEST(OptionMessages, OptionsOfElasticJobs) {
   const auto group = make_self_group();
-  const auto with = [&](TrainerOptions options, bool can_begin_again = true) {
+  const auto with = [&](TrainerOptions options, bool can_begin_again = true,
+                        bool can_make_optimizer = true) {
     options.mode = TrainingMode::distributed;
-    return [=] { check_elastic(*group, options, can_begin_again); };
+    return [=] { check_elastic(*group, options, can_begin_again, can_make_optimizer); };
   };
   const TrainerOptions replicas{.mode = TrainingMode::data_parallel, .microbatches = 4};
   expect_messages(
@@ -128,11 +125,13 @@ TEST(OptionMessages, OptionsOfElasticJobs) {
       {{with({}),
         "without microbatches the result depends on the number of ranks; set .microbatches, or "
         "start the job without --elastic"},
-       {[=] { check_elastic(*group, replicas, true); },
+       {[=] { check_elastic(*group, replicas, true, true); },
         "the modes single and data_parallel have no ranks that could go on; leave .mode out, or "
         "start the job without --elastic"},
-       {with({.microbatches = 4, .shard_optimizer = true}),
-        "the state of a sharded optimizer is lost with its rank; leave out .shard_optimizer"},
+       {with({.microbatches = 4, .shard_optimizer = true}, /*can_begin_again=*/true,
+             /*can_make_optimizer=*/false),
+        "an optimizer that the program has made cannot be sharded over other ranks; call "
+        "optimize_with<Optimizer>(options), or leave out .shard_optimizer"},
        {with({.microbatches = 4, .restore_best = true}),
         "the best weights are in the memory of each rank, which a replacement lacks; set "
         ".checkpoints, or leave .restore_best out"},

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <functional>
 #include <map>
 #include <memory>
@@ -44,7 +45,9 @@ struct Place {
   int member = 0;
   std::string name = {};    // "before", "loss", ...: where die() is called with it
   std::int64_t number = 0;  // of the step, the epoch or the call
-  std::string how = {};     // "kill", "segv", "exit", "throw", "stop" or "hang"
+  // "kill", "segv", "exit", "throw", "stop" or "hang". For "step", which is within the optimizer's
+  // step(): the microseconds on a core that it takes then.
+  std::string how = {};
 };
 
 struct Plan {
@@ -54,12 +57,15 @@ struct Plan {
   std::map<std::int64_t, int> waits = {};
   std::map<std::int64_t, int> resizes = {};  // resize=STEP:RANKS: member 0 asks for them
   std::string checkpoints = {};              // the folder
+  std::int64_t every = 1;                    // steps between them; 0: at the ends of epochs
   std::int64_t epochs = 3;
   std::int64_t microbatches = 4;
   std::int64_t check_in_sync = 0;
   std::string group = "job";  // or "split": each rank trains with a group of its own
   std::string again = {};     // "fit" or "trainer": trains once more, with this one or another one
   int slow_member = -1;       // if given, the load is balanced
+  std::string sharded = {};   // "sgd", "adam" or "adamw": the optimizer, if it is a sharded one
+  std::string backend = "auto";
   // spawn=METHOD:RANKS:MOST: starts the ranks itself, with "fork" or "spawn".
   std::optional<StartMethod> spawn = {};
   int ranks = 0;
@@ -99,6 +105,7 @@ Plan parse(int argc, char** argv) {
          plan.resizes[std::stoll(parts.at(0))] = std::stoi(parts.at(1));
        }},
       {"checkpoints", [&](const std::string& value) { plan.checkpoints = value; }},
+      {"every", [&](const std::string& value) { plan.every = std::stoll(value); }},
       {"epochs", [&](const std::string& value) { plan.epochs = std::stoll(value); }},
       {"microbatches", [&](const std::string& value) { plan.microbatches = std::stoll(value); }},
       {"check_in_sync", [&](const std::string& value) { plan.check_in_sync = std::stoll(value); }},
@@ -112,6 +119,8 @@ Plan parse(int argc, char** argv) {
          plan.most = std::stoi(parts.at(2));
        }},
       {"slow", [&](const std::string& value) { plan.slow_member = std::stoi(value); }},
+      {"sharded", [&](const std::string& value) { plan.sharded = value; }},
+      {"backend", [&](const std::string& value) { plan.backend = value; }},
   };
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
@@ -145,17 +154,45 @@ void die(const std::string& name, std::int64_t number) {
   }
 }
 
-// Dies when all ranks have the gradients of a step, before this one uses them or just after.
+// Kills this thread's process once the thread has been on a core for so long.
+void die_after(std::chrono::nanoseconds time) {
+  sigevent event{};
+  event.sigev_notify = SIGEV_SIGNAL;
+  event.sigev_signo = SIGKILL;
+  timer_t timer{};
+  ::timer_create(CLOCK_THREAD_CPUTIME_ID, &event, &timer);
+  itimerspec at{};
+  at.it_value.tv_nsec = time.count();
+  ::timer_settime(timer, 0, &at, nullptr);
+}
+
+// Dies when all ranks have the gradients of a step, before this one uses them, just after, or
+// meanwhile.
 std::int64_t current_step = 0;
-struct MortalSgd : torch::optim::SGD {
-  using SGD::SGD;
-  at::Tensor step(LossClosure closure = nullptr) override {
+template <class Optimizer>
+struct Mortal : Optimizer {
+  using Optimizer::Optimizer;
+  at::Tensor step(torch::optim::Optimizer::LossClosure closure = nullptr) override {
     die("update", current_step);
-    const at::Tensor loss = SGD::step(std::move(closure));
+    for (const Place& place : plan.deaths) {
+      if (place.member == member() && place.name == "step" && place.number == current_step) {
+        die_after(std::chrono::microseconds(std::stoll(place.how)));
+      }
+    }
+    const at::Tensor loss = Optimizer::step(std::move(closure));
     die("updated", current_step);
     return loss;
   }
 };
+
+// From now on, socket calls of the members that are to die at one of them are counted.
+void begin_to_count(const std::string& name) {
+  for (const Place& place : plan.deaths) {
+    if (place.member == member() && place.name == name) {
+      testing::die_at_call(static_cast<int>(place.number));
+    }
+  }
+}
 
 struct Faults : TrainerCallback {
   void before_step(std::int64_t number) override {
@@ -184,6 +221,9 @@ void compute_in_vain() {
 Sequential make_net() {
   namespace nn = torch::nn;
   if (plan.model == "linear") return Sequential{nn::Linear(1, 1)};
+  if (plan.model == "wide") {  // its optimizer updates 15 blocks
+    return Sequential{nn::Linear(1, 300), nn::ReLU(), nn::Linear(300, 100)};
+  }
   if (plan.model == "mlp") {
     return Sequential{nn::Linear(20, 33), nn::ReLU(), Dropout(0.3), nn::Linear(33, 10)};
   }
@@ -203,11 +243,25 @@ std::vector<std::int64_t> sizes_of_input(std::int64_t samples) {
   return {samples, plan.model == "mlp" ? 20 : 1};
 }
 
+void choose_optimizer(Trainer<Sequential>& trainer) {
+  const auto sgd = torch::optim::SGDOptions(0.05).momentum(0.9);
+  if (plan.sharded.empty()) return trainer.optimize_with<Mortal<torch::optim::SGD>>(sgd);
+  if (plan.sharded == "sgd") return trainer.optimize_with<Mortal<optim::SGD>>(sgd);
+  if (plan.sharded == "adam") {
+    return trainer.optimize_with<Mortal<optim::Adam>>(
+        torch::optim::AdamOptions(0.01).amsgrad(true));
+  }
+  if (plan.sharded == "adamw") {
+    return trainer.optimize_with<Mortal<optim::AdamW>>(torch::optim::AdamWOptions(0.01));
+  }
+  throw std::invalid_argument("what is " + plan.sharded + "?");
+}
+
 // Returns the hash of the state.
 std::string train() {
   constexpr std::int64_t kSamples = 50;
   torch::manual_seed(3);
-  auto group = init_process_group({.timeout = std::chrono::seconds(60)});
+  auto group = init_process_group({.backend = plan.backend, .timeout = std::chrono::seconds(60)});
   if (plan.group == "split") group = group->split({group->rank()});
   Sequential net = make_net();
   const std::int64_t outputs = net->parameters().back().size(0);
@@ -221,11 +275,14 @@ std::string train() {
                          .lr_schedule =
                              [calls = 0](std::int64_t steps) mutable {
                                die("schedule", ++calls);
+                               if (calls == 3) begin_to_count("adopting");
                                return optim::CosineAnnealingLR{.T_max = steps};
                              },
                          .ema_decay = 0.9,
+                         .evaluate_ema = plan.sharded.empty(),
                          .watch = {.name = "loss", .lower_is_better = true},
                          .check_in_sync = plan.check_in_sync,
+                         .shard_optimizer = !plan.sharded.empty(),
                          .log =
                              [](const std::string& line) {
                                std::printf("%s\n", line.c_str());
@@ -233,22 +290,18 @@ std::string train() {
                              },
                          .batches_per_line = 0};
   if (!plan.checkpoints.empty()) {
-    options.checkpoints =
-        TrainerCheckpointOptions{.folder = plan.checkpoints, .every_steps = 1, .resume = true};
+    options.checkpoints = TrainerCheckpointOptions{
+        .folder = plan.checkpoints, .every_steps = plan.every, .resume = true};
   }
   Trainer trainer(net, group, options);
-  trainer.optimize_with<MortalSgd>(torch::optim::SGDOptions(0.05).momentum(0.9));
+  choose_optimizer(trainer);
   std::int64_t epoch = 0;
   const auto loss = [](auto& model, auto& batch) {
     die("loss", current_step);
     if (plan.slow_member >= 0 && member() == plan.slow_member) compute_in_vain();
     return at::mse_loss(model(batch.data), batch.target);
   };
-  for (const Place& place : plan.deaths) {
-    if (place.member == member() && place.name == "call") {
-      testing::die_at_call(static_cast<int>(place.number));
-    }
-  }
+  begin_to_count("call");
   const FitOptions fit{
       .sampler = &sampler,
       .begin_epoch = [&](std::int64_t number) { epoch = number; },
@@ -273,6 +326,11 @@ std::string train() {
   trainer.fit(loader, loss, fit);
   if (plan.again == "fit") trainer.fit(loader, loss, fit);
   if (plan.again == "trainer") Trainer(net, trainer.group(), options);
+  auto* const sharded = dynamic_cast<optim::ShardedOptimizer*>(&trainer.optimizer());
+  if (sharded != nullptr) {
+    sharded->consolidate_state();
+    if (trainer.group().rank() != 0) return "";
+  }
   const std::string hash = state_sha256(*net, trainer.optimizer());
   if (trainer.group().rank() == 0) {
     std::printf("hash %s of %d ranks\n", hash.c_str(), trainer.group().size());

@@ -1,17 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Jobs whose members are killed where it hurts most. The state at the end must have the bits of the
 // undisturbed training in one process.
-#include <algorithm>
 #include <csignal>
-#include <map>
 #include <string>
-#include <vector>
 
-#include "support/marked_processes.h"
 #include "support/program.h"
 #include "support/temporary_folder.h"
+#include "tests/train/elastic_jobs.h"
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -19,59 +15,11 @@ namespace lockstep {
 namespace {
 
 using ::testing::AllOf;
+using testing::ElasticJobs;
 using testing::Ended;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using testing::Program;
-using Words = std::vector<std::string>;
-
-class ElasticJobs : public ::testing::Test {
- protected:
-  static std::string hash_in(const Ended& ended) {
-    const auto begin = ended.out.find("hash ");
-    return begin == std::string::npos ? "none: " + ended.out + ended.err
-                                      : ended.out.substr(begin + 5, 64);
-  }
-
-  // The hash of the training of this model in one process. `model` may have further arguments.
-  static std::string undisturbed(const Words& model) {
-    static std::map<Words, std::string> known;
-    std::string& hash = known[model];
-    if (hash.empty()) {
-      Words command{ELASTIC_PROGRAM};
-      command.insert(command.end(), model.begin(), model.end());
-      hash = hash_in(testing::run_to_end(command));
-    }
-    return hash;
-  }
-
-  static Ended run(int ranks, const std::string& bounds, const Words& arguments,
-                   const Words& launcher = {}) {
-    Words command{LOCKSTEP_PROGRAM, "run", "-n", std::to_string(ranks), "--elastic", bounds};
-    command.insert(command.end(), launcher.begin(), launcher.end());
-    command.insert(command.end(), {"--", ELASTIC_PROGRAM});
-    command.insert(command.end(), arguments.begin(), arguments.end());
-    return testing::run_to_end(command);
-  }
-
-  // Runs the job, and expects the undisturbed state. Returns what it wrote. `most`: the ranks to
-  // which it may grow, if they are more.
-  static std::string expect_undisturbed(int ranks, const Words& model, const Words& faults,
-                                        int most = 0) {
-    Words arguments = model;
-    arguments.insert(arguments.end(), faults.begin(), faults.end());
-    const Ended ended = run(ranks, fmt::format("1:{}", std::max(ranks, most)), arguments);
-    const std::string text = ended.out + ended.err;
-    EXPECT_EQ(ended.code, 0) << fmt::format("{}", fmt::join(arguments, " ")) << "\n" << text;
-    EXPECT_EQ(hash_in(ended), undisturbed(model))
-        << fmt::format("{}", fmt::join(arguments, " ")) << "\n"
-        << text;
-    return text;
-  }
-
- private:
-  const testing::MarkedProcesses marked_;
-};
 
 // 50 samples are 5 steps of an epoch, 15 in all.
 TEST_F(ElasticJobs, GoOnWithoutTheRankThatIsLostInAStep) {

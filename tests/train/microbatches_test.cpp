@@ -365,6 +365,30 @@ TEST(Microbatches, HaveTheSameBitsWithAShardedOptimizer) {
   expect_same_hashes(training, kFewWays, "AdamW");
 }
 
+TEST(Microbatches, HaveTheSameBitsWithOneCopyPerHost) {
+  Training training = cnn_training();
+  training.options.max_grad_norm = 0.05;
+  training.options.shard_optimizer = true;
+  training.options.distributed.one_copy_per_host = true;
+  expect_same_hashes(training, kFewWays, "SGD with momentum");
+  training.optimize = [](auto& trainer) {
+    trainer.template optimize_with<optim::Adam>(torch::optim::AdamOptions(1e-2).amsgrad(true));
+  };
+  expect_same_hashes(training, kFewWays, "Adam");
+}
+
+// They have the whole gradients, which ranks can compare.
+TEST(Microbatches, AreComparedWithOneCopyPerHost) {
+  Training training = mlp_training();
+  const std::string expected = hashes(training, {TrainingMode::single}).front();
+  training.options.check_in_sync = 1;
+  training.options.shard_optimizer = true;
+  training.options.distributed.one_copy_per_host = true;
+  for (const std::string& hash : hashes(training, {TrainingMode::distributed, 2})) {
+    EXPECT_EQ(hash, expected);
+  }
+}
+
 TEST(Microbatches, DoNotFillTheBucketsOfAShardedOptimizer) {
   run_ranks(2, [](Rank& rank) {
     const auto group = testing::join(rank, {.backend = "shm"});
@@ -435,9 +459,12 @@ TEST(Microbatches, KeyTheDefaultGeneratorOfAProcess) {
 TEST(Microbatches, ResumeInTheMiddleOfAnEpochOnAnotherNumberOfRanks) {
   Training sharded = cnn_training();
   sharded.options.shard_optimizer = true;
+  Training one_copy = sharded;
+  one_copy.options.distributed.one_copy_per_host = true;
   Training curriculum = mlp_training();
   curriculum.curriculum = true;
   for (auto [training, what] : {std::pair{cnn_training(), "cnn"}, std::pair{sharded, "sharded"},
+                                std::pair{one_copy, "one copy"},
                                 std::pair{curriculum, "curriculum"}}) {
     const std::string expected = hashes(training, {TrainingMode::single}).front();
     const testing::TemporaryFolder folder;
@@ -461,14 +488,15 @@ TEST(Microbatches, HaveTheSameBitsWithACurriculum) {
 }
 
 TEST(Microbatches, HaveTheSameBitsIfParametersAreFrozenForAnEpoch) {
-  for (const bool sharded : {false, true}) {
+  for (const char* const what : {"frozen", "frozen, sharded", "frozen, one copy"}) {
     Training training = mlp_training();
-    training.options.shard_optimizer = sharded;
+    training.options.shard_optimizer = what != std::string("frozen");
+    training.options.distributed.one_copy_per_host = what == std::string("frozen, one copy");
     training.options.epochs = 3;
     training.begin_epoch = [](torch::nn::Sequential& net, std::int64_t epoch) {
       net->parameters().front().set_requires_grad(epoch != 1);
     };
-    expect_same_hashes(training, kFewWays, sharded ? "frozen, sharded" : "frozen");
+    expect_same_hashes(training, kFewWays, what);
   }
 }
 

@@ -42,7 +42,8 @@ void check_recipe_options(const Recipe& recipe, const RecipeOptions& options, in
                     "of several ranks, or train with ddp",
                     mode_name(trainer.mode)));
   }
-  if (trainer.distributed.one_copy_per_host && trainer.check_in_sync != 0) {
+  if (trainer.distributed.one_copy_per_host && trainer.check_in_sync != 0 &&
+      trainer.microbatches == 0) {
     throw UsageError(
         "ranks with one copy of the net have only parts of the gradients, so they cannot be "
         "compared; leave out the one copy, or the comparison of ranks");

@@ -71,7 +71,8 @@ TrainerOptions trainer_options(const Recipe& recipe, const RecipeOptions& option
   made.shard_optimizer = shards_optimizer(recipe, made);
   // A rank that updates a part of the parameters needs only the gradients of that part, unless
   // ranks compare gradients.
-  made.distributed.whole_gradients = !made.shard_optimizer || made.check_in_sync > 0;
+  made.distributed.whole_gradients =
+      !made.shard_optimizer || made.check_in_sync > 0 || made.microbatches > 0;
   if (made.mode == TrainingMode::data_parallel) {
     place_replicas(made.data_parallel, group.device());
   } else {

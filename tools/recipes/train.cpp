@@ -18,6 +18,7 @@
 #include "lockstep/core/trace_span.h"
 #include "lockstep/data/distributed_sampler.h"
 #include "lockstep/libtorch_compat.h"
+#include "lockstep/optim/optimizers.h"
 #include "lockstep/parallel/distinct_parameters.h"
 #include "lockstep/rendezvous/elastic_job.h"
 #include "lockstep/train/evaluate.h"
@@ -353,7 +354,10 @@ TrainResult train(const Recipe& recipe, RecipeOptions options,
   }
   note_learned(result, recipe, *net);
   if (in_microbatches) {
-    result.sha256 = state_sha256(*net, model.trainer().optimizer());
+    torch::optim::Optimizer& optimizer = model.trainer().optimizer();
+    auto* const shards = dynamic_cast<optim::ShardedOptimizer*>(&optimizer);
+    if (shards != nullptr) shards->consolidate_state();
+    if (result.is_of_rank_0) result.sha256 = state_sha256(*net, optimizer);
     last_log("SHA-256 of weights, buffers and optimizer state: " + result.sha256);
   }
   log_end(result, has_trained, last_log);
