@@ -36,11 +36,11 @@
 #include "lockstep/train/optimizer_shards.h"
 #include "lockstep/train/option_checks.h"
 #include "lockstep/train/over_ranks.h"
-#include "lockstep/train/rank_alignment.h"
 #include "lockstep/train/run_length.h"
-#include "lockstep/train/share_buffers.h"
 #include "lockstep/train/trainer_callbacks.h"
+#include "lockstep/train/trainer_evaluation.h"
 #include "lockstep/train/trainer_progress.h"
+#include "lockstep/train/trainer_state.h"
 #include "lockstep/train/trainer_step.h"
 #include "lockstep/train/watched_metric.h"
 
@@ -51,6 +51,18 @@ ErrorDetails within_step(const Error& error, std::string step, const ProcessGrou
   ErrorContext context = trainer_on(group);
   context.operation = std::move(step);
   return within(context, error);
+}
+
+template <class Function>
+void name_step_in_errors(const TrainerEpoch& epoch, const ProcessGroup& group,
+                         const Function& function) {
+  try {
+    function();
+  } catch (const NonFiniteGradient& error) {
+    throw NonFiniteGradient(within_step(error, epoch.where(), group));
+  } catch (const OutOfSync& error) {
+    throw OutOfSync(within_step(error, epoch.where(), group));
+  }
 }
 
 }  // namespace
@@ -73,6 +85,8 @@ TrainerCore::TrainerCore(std::shared_ptr<ProcessGroup> group, TrainerOptions opt
       step_(std::make_unique<TrainerStep>(options_, trainer_on(*group_))),
       shards_(std::make_unique<OptimizerShards>(*step_)),
       progress_(std::make_unique<TrainerProgress>()),
+      state_(std::make_unique<TrainerState>(options_, *step_, *shards_, *progress_)),
+      evaluation_(std::make_unique<TrainerEvaluation>(options_, *step_, *progress_)),
       callbacks_(std::make_unique<TrainerCallbacks>()) {
   options_.log = [this, log = std::move(options_.log)](const std::string& line) {
     if (group_->rank() != 0 || (elastic_ && !elastic_->has_state())) return;
@@ -153,21 +167,12 @@ RunLength TrainerCore::length(const FitOptions& fit) const {
   return {options_, *progress_, batches_, fit.sampler, plan_.get(), *group_};
 }
 
-// Everything that training changes.
-CheckpointContents TrainerCore::contents() const {
-  CheckpointContents contents = step_->contents();
-  if (!options_.checkpoints) return contents;
-  const auto& tensors = options_.checkpoints->tensors;
-  contents.tensors.insert(contents.tensors.end(), tensors.begin(), tensors.end());
-  return contents;
-}
-
 std::vector<EpochSummary> TrainerCore::run(const detail::RunBatches& run_batches,
                                            const FitOptions& fit) {
   step_->abandon();  // an earlier call may have ended with an error
   if (microbatches_) microbatches_->abandon();
   *progress_ = {.steps = progress_->steps};
-  best_weights_.clear();
+  evaluation_->begin();
   bool resumed = false;
   std::vector<EpochSummary> summaries;
   const auto train = [&] { train_epochs(run_batches, fit, resumed, summaries); };
@@ -192,7 +197,9 @@ std::vector<EpochSummary> TrainerCore::run(const detail::RunBatches& run_batches
     options_.log(why);
   }
   if (saves_) saves_->wait();
-  if (options_.restore_best) restore_best();
+  if (options_.restore_best) {
+    saves_ ? static_cast<void>(load_best()) : evaluation_->restore_best(*group_);
+  }
   return summaries;
 }
 
@@ -203,7 +210,7 @@ bool TrainerCore::begin_run(const FitOptions& fit) {
                       step_->optimizer(), step_->scaler());
   const bool resumed = open_checkpoints(fit.sampler);
   progress_->watched = watch_text(options_.watch);
-  begin_rates(fit, resumed);
+  state_->begin_rates(length(fit), resumed);
   if (options_.checkpoints && options_.checkpoints->resume) {
     for (const auto& callback : *callbacks_) callback->resumed(progress_->steps);
     if (fit.resumed) fit.resumed(progress_->steps);
@@ -231,18 +238,19 @@ void TrainerCore::adopt(std::shared_ptr<ProcessGroup> group, const FitOptions& f
   saves_.reset();  // waits until this rank has written what it can of the last checkpoint
   group_ = std::move(group);
   step_->set_context(trainer_on(*group_));
-  const std::string state = take_state(fit);
+  const std::string state =
+      state_->take(length(fit), *fit.sampler, elastic_->has_state(), microbatches_.get(), *group_);
   check_same_training(*group_, options_, length(fit).schedule(/*resumed=*/true), fit,
                       step_->optimizer(), step_->scaler());
   step_->starts_training(step_->trained_parameters());  // as those of the others
   microbatches_.reset();
   take_one_copy(options_, *group_);
   const auto model = wrap_model();
-  microbatches_ =
-      std::make_unique<MicrobatchStep>(options_, *group_, contents().module, model, nullptr);
+  microbatches_ = std::make_unique<MicrobatchStep>(options_, *group_, state_->contents().module,
+                                                   model, nullptr);
   deal_microbatches(fit.sampler);
   if (options_.checkpoints) {
-    saves_ = make_saves();
+    saves_ = state_->make_saves(*group_);
     saves_->continue_run();
   }
   callbacks_->add_tensorboard(options_.tensorboard, *group_, /*others_wrote=*/true,
@@ -250,47 +258,6 @@ void TrainerCore::adopt(std::shared_ptr<ProcessGroup> group, const FitOptions& f
   elastic_->note_steps(progress_->steps);
   options_.log(fmt::format("generation {}: {} rank{} after step {}", elastic_->generation(),
                            group_->size(), group_->size() == 1 ? " goes on" : "s go on", state));
-}
-
-// Collective. Gives all ranks one state: of the rank that has come furthest, or if each had a share
-// of the optimizer's and some are lost, of the newest checkpoint. Returns the step, and where the
-// state comes from.
-std::string TrainerCore::take_state(const FitOptions& fit) {
-  const auto recovered = shards_->recover(*group_, elastic_->has_state());
-  if (recovered.steps.value_or(0) > progress_->steps) {
-    step_->finish_update(/*stepped=*/true, progress_->steps);
-    ++progress_->sums.steps;
-  }
-  step_->abandon();
-  if (microbatches_) microbatches_->abandon();
-  progress_->forget_unfinished_step();
-  if (recovered.is_lost) return go_back_to_checkpoint(recovered.lost_ranks, fit);
-  step_->rates().settle();
-  step_->rates().note_numbers();
-  const Alignment made =
-      align_ranks(*progress_, recovered.has_state, contents(), *fit.sampler, *group_);
-  if (std::ranges::find(made.receivers, group_->rank()) != made.receivers.end()) {
-    begin_rates(fit, /*resumed=*/true);
-  }
-  return fmt::format(
-      "{}{}{}", progress_->steps,
-      recovered.steps ? ", with the optimizer's state from the memory that they shared" : "",
-      made.text());
-}
-
-// Collective. `lost`: the ranks whose shares of the optimizer's state are lost.
-std::string TrainerCore::go_back_to_checkpoint(const std::vector<int>& lost,
-                                               const FitOptions& fit) {
-  const std::int64_t completed = progress_->steps;
-  const std::string cause = fmt::format("rank{} {} had a share of the optimizer's state",
-                                        lost.size() == 1 ? "" : "s", fmt::join(lost, ", "));
-  const std::unique_ptr<TrainerSaves> saves = make_saves();
-  if (!load_checkpoint(*saves, fit.sampler)) {
-    throw Error(trainer_on(*group_), cause + ", and the folder has no checkpoint",
-                "keep the checkpoints of a job until it has ended");
-  }
-  begin_rates(fit, /*resumed=*/true);
-  return fmt::format("{}, from the checkpoint of step {}: {}", completed, progress_->steps, cause);
 }
 
 // All ranks do so together. Those that go on then need no memory of those that leave.
@@ -302,14 +269,14 @@ void TrainerCore::leave_generation() {
 void TrainerCore::train_epochs(const detail::RunBatches& run_batches, const FitOptions& fit,
                                bool& resumed, std::vector<EpochSummary>& summaries) {
   std::optional<EpochSummary>& ended = progress_->ended;
-  while (ended || (progress_->epoch < options_.epochs && !has_no_patience_left())) {
+  while (ended || (progress_->epoch < options_.epochs && !evaluation_->has_no_patience_left())) {
     if (!ended) {
       begin_epoch(resumed, fit);
       const EpochSummary summary = run_epoch(run_batches, fit, resumed);
       resumed = false;
       finish_epoch(summary);
       if (summaries.empty()) {
-        log_what_decides(summary);
+        evaluation_->log_what_decides(summary, *group_);
         log_unused_parameters();
       }
     }
@@ -332,7 +299,7 @@ void TrainerCore::train_epochs(const detail::RunBatches& run_batches, const FitO
 // Counts the epoch. No rank waits for another in here: an epoch has ended on all of them that have
 // its evaluation.
 void TrainerCore::finish_epoch(const EpochSummary& summary) {
-  note_evaluation(summary.evaluation);
+  evaluation_->note(summary.evaluation, /*keeps_best=*/!saves_);
   if (summary.evaluation && step_->rates().evaluated(*summary.evaluation)) {
     options_.log(fmt::format("the learning rate falls to {:g}", step_->learning_rate()));
   }
@@ -341,11 +308,6 @@ void TrainerCore::finish_epoch(const EpochSummary& summary) {
   progress_->samples = 0;
   progress_->sums = {};
   progress_->ended = summary;
-}
-
-std::unique_ptr<TrainerSaves> TrainerCore::make_saves() const {
-  return std::make_unique<TrainerSaves>(*options_.checkpoints, contents(),
-                                        watch_text(options_.watch), *group_, options_.log);
 }
 
 // Returns whether training resumes from a checkpoint.
@@ -357,45 +319,11 @@ bool TrainerCore::open_checkpoints(EpochSampler* sampler) {
                      "does not record which call wrote it",
                      "make another trainer: with another folder, or with .resume to go on");
   }
-  auto saves = make_saves();
+  auto saves = state_->make_saves(*group_);
   if (!options_.checkpoints->resume) saves->require_new_folder();
-  const bool loaded = load_checkpoint(*saves, sampler);
+  const bool loaded = state_->load(*saves, sampler);
   saves_ = std::move(saves);
   return loaded;
-}
-
-// Returns whether there was one.
-bool TrainerCore::load_checkpoint(TrainerSaves& saves, EpochSampler* sampler) {
-  step_->rates().before_load();
-  const auto loaded = saves.load(sampler);
-  if (!loaded) return false;
-  *progress_ = *loaded;
-  // What was best by another metric says nothing.
-  if (!progress_->watched.empty() && progress_->watched != watch_text(options_.watch)) {
-    options_.log(
-        fmt::format("the best evaluation so far is forgotten: it was of {}, and now {} "
-                    "decides",
-                    progress_->watched, watch_text(options_.watch)));
-    progress_->forget_best();
-    step_->rates().forget_plateau();
-  }
-  return true;
-}
-
-void TrainerCore::begin_rates(const FitOptions& fit, bool resumed) {
-  const RunLength run = length(fit);
-  const auto planned = run.schedule(resumed);
-  std::vector<std::string> lines;
-  try {
-    if (planned) {
-      planned->check(step_->optimizer().param_groups().size());
-      run.require_rates(*planned, resumed);
-    }
-    lines = step_->rates().begin(planned, progress_->steps, resumed);
-  } catch (const Error&) {
-    rethrow_within(trainer_on(*group_));
-  }
-  for (const std::string& line : lines) options_.log(line);
 }
 
 void TrainerCore::begin_epoch(bool resumed, const FitOptions& fit) {
@@ -477,8 +405,8 @@ EpochSummary TrainerCore::run_epoch(const detail::RunBatches& run_batches, const
   EpochSummary summary = epoch.finish(step_->learning_rate());
   if (fit.evaluate) {
     for (const auto& callback : *callbacks_) callback->before_evaluation(summary.epoch);
-    summary.metrics = evaluated(fit);
-    summary.evaluation = watched(summary.metrics);
+    summary.metrics = evaluation_->evaluate(fit, *group_);
+    summary.evaluation = evaluation_->watched(summary.metrics, *group_);
     for (const auto& callback : *callbacks_) {
       callback->after_evaluation(summary.epoch, summary.metrics);
     }
@@ -494,29 +422,6 @@ EpochSummary TrainerCore::run_epoch(const detail::RunBatches& run_batches, const
   return summary;
 }
 
-Metrics TrainerCore::evaluated(const FitOptions& fit) {
-  const TracedSpan span("evaluation");
-  share_buffers(step_->module(), *group_, options_.evaluation_buffers);
-  WeightAverage* const average = step_->average_to_evaluate();
-  if (average == nullptr) return fit.evaluate();
-  const auto averaged = average->swap_in();
-  // The averages of a rank have the buffers of its last step.
-  share_buffers(step_->module(), *group_, options_.evaluation_buffers);
-  return fit.evaluate();
-}
-
-// Returns the metric that decides; nullopt if none does.
-std::optional<double> TrainerCore::watched(const Metrics& metrics) const {
-  const auto found = watched_metric(metrics, options_, trainer_on(*group_));
-  if (found == metrics.end()) return {};
-  if (evaluations_decide(options_)) {
-    check_same_number(*group_, found->second, "the number that evaluate() returned",
-                      "return the same on every rank, as accuracy() does, since it decides when "
-                      "training ends and which checkpoints stay");
-  }
-  return found->second;
-}
-
 void TrainerCore::train_on(const detail::TrainerBatch& batch, TrainerEpoch& epoch,
                            const FitOptions& fit) {
   const TracedSpan span("batch", epoch.batches());
@@ -527,15 +432,11 @@ void TrainerCore::train_on(const detail::TrainerBatch& batch, TrainerEpoch& epoc
     for (const auto& callback : *callbacks_) callback->before_step(progress_->steps + 1);
   }
   at::Tensor loss;
-  try {
+  name_step_in_errors(epoch, *group_, [&] {
     loss = step_->backward(batch.loss, steps);
     epoch.add_loss(loss, batch.samples);
     if (steps) finish_step(loss, batch, epoch, fit);
-  } catch (const NonFiniteGradient& error) {
-    throw NonFiniteGradient(within_step(error, epoch.where(), *group_));
-  } catch (const OutOfSync& error) {
-    throw OutOfSync(within_step(error, epoch.where(), *group_));
-  }
+  });
   if (lines_) lines_->step([&] { return epoch.where(); }, loss);
 }
 
@@ -584,16 +485,12 @@ bool TrainerCore::finish_microbatches(TrainerEpoch& epoch, const FitOptions& fit
   }
   at::Tensor loss;
   const std::int64_t samples = microbatches_->samples();
-  try {
+  name_step_in_errors(epoch, *group_, [&] {
     if (elastic_) elastic_->note_waiting();
     loss = microbatches_->finish(elastic_ && elastic_->asks_to_leave());
     epoch.add_loss(loss, samples);
     finish_step(loss, {.samples = samples, .is_last = false, .loss = {}}, epoch, fit);
-  } catch (const NonFiniteGradient& error) {
-    throw NonFiniteGradient(within_step(error, epoch.where(), *group_));
-  } catch (const OutOfSync& error) {
-    throw OutOfSync(within_step(error, epoch.where(), *group_));
-  }
+  });
   if (lines_) lines_->step([&] { return epoch.where(); }, loss);
   if (elastic_) {
     elastic_->note_steps(progress_->steps);
@@ -664,22 +561,6 @@ void TrainerCore::save(const std::optional<double>& score, const EpochSampler* s
   for (const auto& callback : *callbacks_) callback->after_checkpoint(progress_->steps);
 }
 
-void TrainerCore::note_evaluation(const std::optional<double>& evaluation) {
-  if (!evaluation) return;
-  const bool is_best = progress_->note_evaluation(*evaluation, options_.watch.lower_is_better);
-  if (is_best && options_.restore_best && !saves_) best_weights_ = step_->weights();
-}
-
-bool TrainerCore::has_no_patience_left() const {
-  return options_.patience > 0 && progress_->epochs_since_best >= options_.patience;
-}
-
-void TrainerCore::log_what_decides(const EpochSummary& first) const {
-  if (!first.evaluation || !evaluations_decide(options_)) return;
-  const auto watched = watched_metric(first.metrics, options_, trainer_on(*group_));
-  options_.log(fmt::format("{} decides", watch_text(options_.watch, watched->first)));
-}
-
 void TrainerCore::log_unused_parameters() const {
   constexpr std::size_t kMost = 5;
   std::vector<std::string> names = step_->take_parameters_without_gradient();
@@ -704,18 +585,6 @@ bool TrainerCore::load_best() {
     load_state_dict(step_->module(), step_->weights());
   }
   return true;
-}
-
-void TrainerCore::restore_best() {
-  if (saves_) {
-    load_best();
-  } else if (!best_weights_.empty()) {
-    // Another rank's callback may still use the only copy of the weights.
-    if (options_.distributed.one_copy_per_host) group().barrier().wait();
-    load_state_dict(step_->module(), best_weights_);
-    options_.log(fmt::format("the weights are those of epoch {}, the best",
-                             progress_->best_epoch.value_or(0) + 1));
-  }
 }
 
 }  // namespace lockstep

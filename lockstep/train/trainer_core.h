@@ -42,8 +42,10 @@ template <class M>
 class Trainer;
 class TrainerCallbacks;
 class TrainerEpoch;
+class TrainerEvaluation;
 struct TrainerProgress;
 class TrainerSaves;
+class TrainerState;
 class TrainerStep;
 class WeightAverage;
 
@@ -192,17 +194,11 @@ class TrainerCore {
   virtual std::shared_ptr<DistributedDataParallelBase> wrap_again() = 0;
 
   RunLength length(const FitOptions& fit) const;
-  CheckpointContents contents() const;
   bool begin_run(const FitOptions& fit);
   void begin_elastic(const FitOptions& fit, bool resumed);
   void adopt(std::shared_ptr<ProcessGroup> group, const FitOptions& fit);
-  std::string take_state(const FitOptions& fit);
-  std::string go_back_to_checkpoint(const std::vector<int>& lost, const FitOptions& fit);
   [[noreturn]] void leave_generation();
-  void begin_rates(const FitOptions& fit, bool resumed);
-  std::unique_ptr<TrainerSaves> make_saves() const;
   bool open_checkpoints(EpochSampler* sampler);
-  bool load_checkpoint(TrainerSaves& saves, EpochSampler* sampler);
   std::vector<EpochSummary> run(const detail::RunBatches& run_batches, const FitOptions& fit);
   void train_epochs(const detail::RunBatches& run_batches, const FitOptions& fit, bool& resumed,
                     std::vector<EpochSummary>& summaries);
@@ -222,13 +218,7 @@ class TrainerCore {
   void finish_step(const at::Tensor& loss, const detail::TrainerBatch& batch, TrainerEpoch& epoch,
                    const FitOptions& fit);
   void require_size(const detail::TrainerBatch& batch, const EpochSampler* sampler) const;
-  Metrics evaluated(const FitOptions& fit);
-  std::optional<double> watched(const Metrics& metrics) const;
-  void note_evaluation(const std::optional<double>& evaluation);
-  bool has_no_patience_left() const;
-  void log_what_decides(const EpochSummary& first) const;
   void log_unused_parameters() const;
-  void restore_best();
   void save(const std::optional<double>& score, const EpochSampler* sampler);
 
   std::shared_ptr<ProcessGroup> group_;
@@ -239,12 +229,11 @@ class TrainerCore {
   std::unique_ptr<MicrobatchStep> microbatches_;  // null without .microbatches
   std::unique_ptr<MicrobatchPlan> plan_;          // of the present fit(), with .microbatches
   std::unique_ptr<TrainerProgress> progress_;
+  std::unique_ptr<TrainerState> state_;
+  std::unique_ptr<TrainerEvaluation> evaluation_;
   std::unique_ptr<TrainerSaves> saves_;  // made by the first fit(), if there are checkpoints
   std::optional<Progress> lines_;        // of the present epoch
   detail::LoaderBatches batches_;        // of the present fit()
-  // The weights at the best evaluation of the present fit(), with .restore_best but without
-  // checkpoints.
-  std::vector<NamedTensor> best_weights_;
   std::unique_ptr<TrainerCallbacks> callbacks_;  // of the present fit()
 };
 
