@@ -171,6 +171,9 @@ std::optional<Generation> ElasticJob::wait_for_generation(int after, const Deadl
                      fmt::format("member {} is a newcomer, which no generation has", member_),
                      "call join() first");
   }
+  // A member that still is in the step, where all wait for it, has got less far.
+  const std::int64_t noted = board_->progress(member_);
+  if (noted >= 0) board_->set_progress(member_, noted | ElasticBoard::kMeets);
   LocalStore store(store_);
   while (true) {
     // Waits for the next generation, but takes the newest.
@@ -241,17 +244,17 @@ bool ElasticJob::wants_change(int generation) const noexcept {
 }
 
 void ElasticJob::note_step(std::int64_t step) noexcept {
-  board_->set_progress(member_, 2 * step);
+  board_->set_progress(member_, ElasticBoard::kOfStep * step);
 }
 
 void ElasticJob::note_waiting() noexcept {
   const std::int64_t noted = board_->progress(member_);
-  if (counts_steps(noted)) board_->set_progress(member_, noted | 1);
+  if (counts_steps(noted)) board_->set_progress(member_, noted | ElasticBoard::kWaits);
 }
 
 void ElasticJob::note_going_on() noexcept {
   const std::int64_t noted = board_->progress(member_);
-  if (counts_steps(noted)) board_->set_progress(member_, noted & ~std::int64_t{1});
+  if (counts_steps(noted)) board_->set_progress(member_, noted & ~ElasticBoard::kWaits);
 }
 
 void ElasticJob::note_end() noexcept {

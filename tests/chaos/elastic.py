@@ -20,6 +20,8 @@ STEPS = 15
 EPOCHS = 3
 STEPS_OF_EPOCH = STEPS // EPOCHS
 MODELS = ("linear", "mlp", "cnn")
+# Half of the jobs have a sharded optimizer.
+OPTIMIZERS = ((), ("sharded=sgd",), (), ("sharded=adam",))
 MOST_RANKS = 4  # there are so many microbatches
 HANG_TIMEOUT = 5  # seconds
 WITHIN = 60  # seconds for the whole job, beside busy cores
@@ -124,9 +126,9 @@ KINDS = (
 
 
 @functools.lru_cache
-def _undisturbed(program, model):
+def _undisturbed(program, training):
     """The SHA-256 of the training in one process."""
-    ended = subprocess.run([program, f"model={model}"], capture_output=True, text=True, check=True)
+    ended = subprocess.run([program, *training], capture_output=True, text=True, check=True)
     return _hash_in(ended.stdout)
 
 
@@ -148,10 +150,11 @@ def attempt(kind, programs, seed):
     chance = random.Random(seed)
     model = chance.choice(MODELS)
     schedule = kind.schedule(chance)
-    expected = _undisturbed(programs.elastic, model)
+    training = (f"model={model}", *chance.choice(OPTIMIZERS))
+    expected = _undisturbed(programs.elastic, training)
     command = [programs.lockstep, "run", "-n", str(schedule.ranks), "--elastic",
                f"1:{schedule.ranks}", "--hang-timeout", str(HANG_TIMEOUT), "--", programs.elastic,
-               f"model={model}", *schedule.faults]
+               *training, *schedule.faults]
     with tempfile.TemporaryDirectory(prefix="lockstep-chaos-") as folder:
         with Job(command, folder) as job:
             began = time.monotonic()

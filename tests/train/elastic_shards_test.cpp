@@ -13,6 +13,7 @@ namespace lockstep {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ContainsRegex;
 using testing::Ended;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -79,6 +80,17 @@ TEST_F(ElasticShards, OutliveARankThatIsLostWhileTheyAreDividedAnew) {
   for (const int call : {1, 2, 4, 8, 16}) {
     expect_undisturbed(4, model, {"die=3:loss:4", fmt::format("die=0:adopting:{}", call)});
   }
+}
+
+// All ranks wait in the update; another one is ended first, after which the others meet.
+TEST_F(ElasticShards, LoseARankThatHangsInTheUpdate) {
+  const Words model{"model=mlp", "sharded=adam"};
+  Words arguments = model;
+  arguments.emplace_back("die=0:update:4:hang");
+  const Ended ended = run(3, "1:3", arguments, {"--hang-timeout", "1"});
+  EXPECT_EQ(ended.code, 0) << ended.out << ended.err;
+  EXPECT_EQ(hash_in(ended), undisturbed(model)) << ended.out << ended.err;
+  EXPECT_THAT(ended.err, ContainsRegex("member 0 .* was lost: killed by the launcher"));
 }
 
 TEST_F(ElasticShards, FollowARequestForMoreRanksOrFewer) {

@@ -70,6 +70,16 @@ TEST_F(TrainElastic, EndsWithTheNetOfOneProcess) {
   }
 }
 
+TEST_F(TrainElastic, EndsWithTheNetOfOneProcessIfRanksHaveOneCopy) {
+  const Ended alone = testing::run_to_end(train({}));
+  Program job(elastic("1:2", 2, train({"--one-copy"})));
+  job.wait_for("epoch 3/40: ");
+  kill_member(1);
+  EXPECT_EQ(job.wait(), 0) << job.err();
+  EXPECT_EQ(hash_in(job.out()), hash_in(alone.out)) << job.out() << job.err();
+  EXPECT_THAT(job.out(), HasSubstr("with the optimizer's state from the memory that they shared"));
+}
+
 TEST_F(TrainElastic, RefusesRecordsThatFollowTheRanks) {
   const std::string file = folder().path() / "metrics.jsonl";
   const Ended ended = testing::run_to_end(elastic("1:2", 2, train({"--metrics", file})));
