@@ -463,9 +463,9 @@ TEST(Microbatches, ResumeInTheMiddleOfAnEpochOnAnotherNumberOfRanks) {
   one_copy.options.distributed.one_copy_per_host = true;
   Training curriculum = mlp_training();
   curriculum.curriculum = true;
-  for (auto [training, what] : {std::pair{cnn_training(), "cnn"}, std::pair{sharded, "sharded"},
-                                std::pair{one_copy, "one copy"},
-                                std::pair{curriculum, "curriculum"}}) {
+  for (auto [training, what] :
+       {std::pair{cnn_training(), "cnn"}, std::pair{sharded, "sharded"},
+        std::pair{one_copy, "one copy"}, std::pair{curriculum, "curriculum"}}) {
     const std::string expected = hashes(training, {TrainingMode::single}).front();
     const testing::TemporaryFolder folder;
     training.options.checkpoints = TrainerCheckpointOptions{
