@@ -315,7 +315,8 @@ void check_elastic(const ProcessGroup& group, const TrainerOptions& options, boo
       {options.shard_optimizer && !can_make_optimizer,
        "this job is elastic, and an optimizer that the program has made cannot be sharded over "
        "other ranks",
-       "call optimize_with<Optimizer>(options), or leave out .shard_optimizer"},
+       "give optimize_with() its type and options or a function that makes it, or leave out "
+       ".shard_optimizer"},
       {options.restore_best && !options.checkpoints,
        "this job is elastic, and the best weights are in the memory of each rank, which a "
        "replacement lacks",

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <concepts>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -70,21 +71,30 @@ class Trainer : public TrainerCore {
   using TrainerCore::optimizer;  // UsageError before optimize_with()
   using TrainerCore::scaler;     // enabled only with .amp = at::kHalf
 
-  // Call it once, before fit(). Makes an optimizer of all parameters, and lists tied weights once.
-  // With .shard_optimizer, Optimizer must be from lockstep::optim, or derived from one, and the
-  // call is collective; in an elastic job, fit() makes it again when the ranks have changed.
+  // Call one of these, once, before fit(). UsageError if a parameter is in two groups.
+  //
+  // Makes an optimizer of all parameters, and lists tied weights once. With .shard_optimizer,
+  // Optimizer must be from lockstep::optim, or derived from one, and the call is collective.
   template <class Optimizer, class Options>
   void optimize_with(const Options& options) {
-    const auto make = [this, options]() -> std::unique_ptr<torch::optim::Optimizer> {
+    optimize_with([this, options]() -> std::unique_ptr<torch::optim::Optimizer> {
       return model_.template make_optimizer<Optimizer>(options, this->options());
-    };
-    use(pointer_of(model_.module_), model_.base(), model_.replicas(), make(), make);
+    });
+  }
+  // Takes an optimizer that the function makes for the module's parameters, for example with
+  // several groups of them; for a sharded one, which needs .shard_optimizer too, see the next
+  // function. In an elastic job, fit() calls the function again when the ranks of a sharded
+  // optimizer have changed, on all of them; group() and model().distributed() are the new ones
+  // then.
+  void optimize_with(std::function<std::unique_ptr<torch::optim::Optimizer>()> make) {
+    auto optimizer = make();
+    use(pointer_of(model_.module_), model_.base(), model_.replicas(), std::move(optimizer),
+        std::move(make));
   }
   // Takes an optimizer that was made for the module's parameters, or for model().distributed(). A
   // sharded optimizer needs .shard_optimizer too; with .microbatches, make it from the parameters
   // and the group. Removes repeated parameters from a parameter group: parameters() lists tied
-  // weights twice. UsageError if a parameter is in two groups. An elastic job refuses a sharded
-  // one.
+  // weights twice. An elastic job refuses .shard_optimizer with it.
   void optimize_with(std::unique_ptr<torch::optim::Optimizer> optimizer) {
     use(pointer_of(model_.module_), model_.base(), model_.replicas(), std::move(optimizer), {});
   }

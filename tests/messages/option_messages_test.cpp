@@ -130,8 +130,9 @@ TEST(OptionMessages, OptionsOfElasticJobs) {
         "start the job without --elastic"},
        {with({.microbatches = 4, .shard_optimizer = true}, /*can_begin_again=*/true,
              /*can_make_optimizer=*/false),
-        "an optimizer that the program has made cannot be sharded over other ranks; call "
-        "optimize_with<Optimizer>(options), or leave out .shard_optimizer"},
+        "an optimizer that the program has made cannot be sharded over other ranks; give "
+        "optimize_with() its type and options or a function that makes it, or leave out "
+        ".shard_optimizer"},
        {with({.microbatches = 4, .restore_best = true}),
         "the best weights are in the memory of each rank, which a replacement lacks; set "
         ".checkpoints, or leave .restore_best out"},

@@ -67,13 +67,18 @@ enum class RecipeData : std::uint8_t {
 struct Trained {
   std::vector<at::Tensor> parameters;
   DistributedDataParallelBase* wrapper = nullptr;  // null unless distributed
+  ProcessGroup* group = nullptr;                   // instead, if every rank has the whole gradients
 };
 
-// Makes an optimizer of lockstep::optim, sharded over the ranks of the wrapper if there is one.
+// Makes an optimizer of lockstep::optim, sharded over the ranks of the wrapper or group if there is
+// one.
 template <class Optimizer, class Options>
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(const Trained& trained,
                                                         const Options& options) {
   if (trained.wrapper != nullptr) return std::make_unique<Optimizer>(*trained.wrapper, options);
+  if (trained.group != nullptr) {
+    return std::make_unique<Optimizer>(trained.parameters, options, *trained.group);
+  }
   return std::make_unique<Optimizer>(trained.parameters, options);
 }
 

@@ -98,10 +98,15 @@ RecipeTrainer::RecipeTrainer(const Recipe& recipe, torch::nn::Sequential net,
         return made;
       }()) {
   group_of_norms_ = group_of_norms(*net);
-  const auto& wrapper = trainer_.model().distributed();
-  const bool shards = wrapper && shards_optimizer(recipe, options.trainer);
-  trainer_.optimize_with(recipe.make_optimizer(
-      {distinct_parameters(*net), shards ? wrapper.ptr().get() : nullptr}, start.learning_rate));
+  const bool shards = shards_optimizer(recipe, options.trainer);
+  const bool in_microbatches = options.trainer.microbatches > 0;
+  trainer_.optimize_with([this, net, shards, in_microbatches, make = recipe.make_optimizer,
+                          rate = start.learning_rate] {
+    Trained trained{distinct_parameters(*net)};
+    if (shards && in_microbatches) trained.group = &trainer_.group();
+    if (shards && !in_microbatches) trained.wrapper = trainer_.model().distributed().ptr().get();
+    return make(trained, rate);
+  });
 }
 
 void RecipeTrainer::check_statistics() const {
