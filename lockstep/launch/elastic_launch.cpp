@@ -34,11 +34,6 @@ std::string ranks_in_words(int ranks) {
   return fmt::format("{} rank{}", ranks, ranks == 1 ? "" : "s");
 }
 
-// The progress without whether the member waits for another generation.
-std::int64_t in_training(std::int64_t progress) {
-  return progress < 0 ? progress : progress & ~ElasticBoard::kMeets;
-}
-
 }  // namespace
 
 ElasticLaunch::ElasticLaunch(const ElasticOptions& options, int ranks, LocalStoreServer& store,
@@ -287,16 +282,15 @@ std::map<int, std::int64_t> ElasticLaunch::progress() const {
 
 bool ElasticLaunch::members_train() const {
   return std::ranges::all_of(progress_at_opening_, [&](const auto& at_opening) {
-    return in_training(board_.progress(at_opening.first)) != in_training(at_opening.second);
+    return board_.progress(at_opening.first) != at_opening.second;
   });
 }
 
 // In one group with it, the others would wait for it in the step after the next one at the latest.
 bool ElasticLaunch::has_left(int member) const {
   if (members_.any_finished() || board_.progress(member) == ElasticBoard::kLeft) return true;
-  const std::int64_t of_member = in_training(board_.progress(member));
-  return std::ranges::any_of(progress(), [&](const auto& other) {
-    return in_training(other.second) > of_member + ElasticBoard::kOfStep;
+  return std::ranges::any_of(progress(), [own = board_.progress(member)](const auto& other) {
+    return other.second >= own + 3;
   });
 }
 

@@ -31,12 +31,9 @@ class ElasticBoard {
   int generation() const noexcept;
   void set_generation(int number) noexcept;
 
-  // A number that grows when the member has completed a step (kOfStep times the steps that it has
-  // completed). kWaits is set while it waits for the others in the next one, or before it, as in an
-  // evaluation; kMeets once it waits for another generation. -1 before its first note.
-  static constexpr std::int64_t kOfStep = 4;
-  static constexpr std::int64_t kWaits = 1;
-  static constexpr std::int64_t kMeets = 2;
+  // A number that grows when the member has completed a step (an even number: twice the steps that
+  // it has completed), and is odd while it waits for the others in the next one, or before it, as
+  // in an evaluation. -1 before its first note.
   std::int64_t progress(int member) const noexcept;
   void set_progress(int member, std::int64_t progress) noexcept;
 

@@ -171,9 +171,6 @@ std::optional<Generation> ElasticJob::wait_for_generation(int after, const Deadl
                      fmt::format("member {} is a newcomer, which no generation has", member_),
                      "call join() first");
   }
-  // A member that still is in the step, where all wait for it, has got less far.
-  const std::int64_t noted = board_->progress(member_);
-  if (noted >= 0) board_->set_progress(member_, noted | ElasticBoard::kMeets);
   LocalStore store(store_);
   while (true) {
     // Waits for the next generation, but takes the newest.
@@ -244,17 +241,17 @@ bool ElasticJob::wants_change(int generation) const noexcept {
 }
 
 void ElasticJob::note_step(std::int64_t step) noexcept {
-  board_->set_progress(member_, ElasticBoard::kOfStep * step);
+  board_->set_progress(member_, 2 * step);
 }
 
 void ElasticJob::note_waiting() noexcept {
   const std::int64_t noted = board_->progress(member_);
-  if (counts_steps(noted)) board_->set_progress(member_, noted | ElasticBoard::kWaits);
+  if (counts_steps(noted)) board_->set_progress(member_, noted | 1);
 }
 
 void ElasticJob::note_going_on() noexcept {
   const std::int64_t noted = board_->progress(member_);
-  if (counts_steps(noted)) board_->set_progress(member_, noted & ~ElasticBoard::kWaits);
+  if (counts_steps(noted)) board_->set_progress(member_, noted & ~std::int64_t{1});
 }
 
 void ElasticJob::note_end() noexcept {

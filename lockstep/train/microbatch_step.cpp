@@ -491,7 +491,6 @@ at::Tensor MicrobatchStep::finish(bool asks_to_leave) {
     meter_->begin(LoadMeter::Activity::other);
     meter_->end_exchange();
   }
-  is_open_ = false;
   set_gradients(sum);
   if (options_.check_finite) check_finite_gradients(*module_);
   return is_mean() ? sum[layout_.loss].clone() : sum[layout_.loss] / samples_;

@@ -79,6 +79,8 @@ class MicrobatchStep {
   void begin_loop();
   // Whether the loop waits for this rank's next batch from now on.
   void set_waiting(bool waits);
+  // The optimizer has updated the parameters: abandon() does nothing any more.
+  void end_step() { is_open_ = false; }
   // Ends a step without its result, and gives the module the buffers that it had before.
   void abandon();
   // The samples of all ranks in the step, and of this rank.
@@ -142,7 +144,7 @@ class MicrobatchStep {
   std::int64_t own_samples_ = 0;
   std::size_t planned_ = 0;
   std::size_t added_ = 0;
-  bool is_open_ = false;  // from begin() until all ranks have gradients and buffers
+  bool is_open_ = false;  // from begin() to end_step()
   bool all_leave_ = false;
   // With replicas: the microbatches, until finish().
   std::vector<std::function<at::Tensor()>> kept_;

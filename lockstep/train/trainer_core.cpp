@@ -228,7 +228,10 @@ void TrainerCore::begin_elastic(const FitOptions& fit, bool resumed) {
                     shares_memory ? "memory that the ranks share, with one copy of the "
                                     "weights"
                                   : "the newest checkpoint"));
-    if (!shares_memory && !resumed) save({}, fit.sampler);
+    if (!shares_memory && !resumed) {
+      save({}, fit.sampler);
+      saves_->wait();
+    }
   }
   elastic_->note_steps(progress_->steps);
 }
@@ -516,6 +519,7 @@ void TrainerCore::finish_step(const at::Tensor& loss, const detail::TrainerBatch
   const double learning_rate = step_->learning_rate();
   shards_->begin_update();
   const bool stepped = step_->update(progress_->steps);
+  if (microbatches_) microbatches_->end_step();
   StepSummary summary = epoch.count_step(/*skipped=*/!stepped);
   // A rank that is lost in here costs nothing of the step, which this one has made and counted.
   step_->compare_ranks(progress_->steps);

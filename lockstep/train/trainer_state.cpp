@@ -69,6 +69,7 @@ std::string TrainerState::take(const RunLength& run, EpochSampler& sampler, bool
   if (recovered.steps.value_or(0) > progress_.steps) {
     step_.finish_update(/*stepped=*/true, progress_.steps);
     ++progress_.sums.steps;
+    if (microbatches != nullptr) microbatches->end_step();
   }
   step_.abandon();
   if (microbatches != nullptr) microbatches->abandon();

@@ -150,7 +150,11 @@ def attempt(kind, programs, seed):
     chance = random.Random(seed)
     model = chance.choice(MODELS)
     schedule = kind.schedule(chance)
-    training = (f"model={model}", *chance.choice(OPTIMIZERS))
+    optimizer = chance.choice(OPTIMIZERS)
+    # In the update of a sharded optimizer, a rank that hangs has got as far as those that wait.
+    if any(":update:" in fault and fault.endswith(":hang") for fault in schedule.faults):
+        optimizer = ()
+    training = (f"model={model}", *optimizer)
     expected = _undisturbed(programs.elastic, training)
     command = [programs.lockstep, "run", "-n", str(schedule.ranks), "--elastic",
                f"1:{schedule.ranks}", "--hang-timeout", str(HANG_TIMEOUT), "--", programs.elastic,

@@ -46,7 +46,7 @@ struct Place {
   std::string name = {};    // "before", "loss", ...: where die() is called with it
   std::int64_t number = 0;  // of the step, the epoch or the call
   // "kill", "segv", "exit", "throw", "stop" or "hang". For "step", which is within the optimizer's
-  // step(): the microseconds on a core that it takes then.
+  // step(): the microseconds after which it is killed there.
   std::string how = {};
 };
 
@@ -154,13 +154,13 @@ void die(const std::string& name, std::int64_t number) {
   }
 }
 
-// Kills this thread's process once the thread has been on a core for so long.
+// As if from outside: wherever this process is then.
 void die_after(std::chrono::nanoseconds time) {
   sigevent event{};
   event.sigev_notify = SIGEV_SIGNAL;
   event.sigev_signo = SIGKILL;
   timer_t timer{};
-  ::timer_create(CLOCK_THREAD_CPUTIME_ID, &event, &timer);
+  ::timer_create(CLOCK_MONOTONIC, &event, &timer);
   itimerspec at{};
   at.it_value.tv_nsec = time.count();
   ::timer_settime(timer, 0, &at, nullptr);

@@ -13,7 +13,6 @@ namespace lockstep {
 namespace {
 
 using ::testing::AllOf;
-using ::testing::ContainsRegex;
 using testing::Ended;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -42,7 +41,7 @@ TEST_F(ElasticShards, AreRecoveredFromMemoryThatRanksShare) {
 TEST_F(ElasticShards, AreRecoveredIfTheirRankDiesInTheUpdate) {
   const Words optimizers{"sharded=sgd", "sharded=adam", "sharded=adamw"};
   int number = 0;
-  for (const int microseconds : {1, 15, 30, 45, 60, 90, 120}) {
+  for (const int microseconds : {1, 20, 40, 60, 90, 130, 200}) {
     const int ranks = 2 + number % 3;
     const auto death = fmt::format("die={}:step:{}:{}", number % ranks, 2 + number, microseconds);
     expect_undisturbed(ranks, {"model=wide", optimizers[number % optimizers.size()]}, {death});
@@ -77,20 +76,9 @@ TEST_F(ElasticShards, AreGivenToReplacements) {
 TEST_F(ElasticShards, OutliveARankThatIsLostWhileTheyAreDividedAnew) {
   const Words model{"model=mlp", "sharded=adam"};
   expect_undisturbed(3, model, {"die=2:loss:4", "die=0:schedule:3"});
-  for (const int call : {1, 2, 4, 8, 16}) {
+  for (const int call : {1, 2, 3, 5, 8}) {
     expect_undisturbed(4, model, {"die=3:loss:4", fmt::format("die=0:adopting:{}", call)});
   }
-}
-
-// All ranks wait in the update; another one is ended first, after which the others meet.
-TEST_F(ElasticShards, LoseARankThatHangsInTheUpdate) {
-  const Words model{"model=mlp", "sharded=adam"};
-  Words arguments = model;
-  arguments.emplace_back("die=0:update:4:hang");
-  const Ended ended = run(3, "1:3", arguments, {"--hang-timeout", "1"});
-  EXPECT_EQ(ended.code, 0) << ended.out << ended.err;
-  EXPECT_EQ(hash_in(ended), undisturbed(model)) << ended.out << ended.err;
-  EXPECT_THAT(ended.err, ContainsRegex("member 0 .* was lost: killed by the launcher"));
 }
 
 TEST_F(ElasticShards, FollowARequestForMoreRanksOrFewer) {
