@@ -2,7 +2,6 @@
 // Runs the epochs of a Trainer: steps, callbacks, evaluations, checkpoints and lines.
 #include "lockstep/train/trainer_core.h"
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -17,7 +16,6 @@
 
 #include <ATen/ATen.h>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <torch/nn/module.h>
 
 #include "lockstep/checkpoint/state_dict.h"
@@ -280,7 +278,7 @@ void TrainerCore::train_epochs(const detail::RunBatches& run_batches, const FitO
       finish_epoch(summary);
       if (summaries.empty()) {
         evaluation_->log_what_decides(summary, *group_);
-        log_unused_parameters();
+        if (const auto line = step_->unused_parameters_text()) options_.log(*line);
       }
     }
     if (summaries.empty() || summaries.back().epoch != ended->epoch) summaries.push_back(*ended);
@@ -563,19 +561,6 @@ void TrainerCore::save(const std::optional<double>& score, const EpochSampler* s
   const bool negative = score && options_.watch.lower_is_better;
   saves_->save(*progress_, negative ? -*score : score, sampler);
   for (const auto& callback : *callbacks_) callback->after_checkpoint(progress_->steps);
-}
-
-void TrainerCore::log_unused_parameters() const {
-  constexpr std::size_t kMost = 5;
-  std::vector<std::string> names = step_->take_parameters_without_gradient();
-  if (names.empty()) return;
-  const std::size_t count = names.size();
-  names.resize(std::min(count, kMost));
-  options_.log(fmt::format(
-      "{} parameter{} never got a gradient in the first epoch: {}{}; use {} in the loss, or freeze "
-      "{} with requires_grad_(false)",
-      count, count == 1 ? "" : "s", fmt::join(names, ", "), count > kMost ? ", ..." : "",
-      count == 1 ? "it" : "them", count == 1 ? "it" : "them"));
 }
 
 bool TrainerCore::load_best() {

@@ -3,6 +3,7 @@
 #include "lockstep/train/trainer_step.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <map>
 #include <optional>
 #include <set>
@@ -11,6 +12,8 @@
 #include <vector>
 
 #include <ATen/ATen.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <torch/nn/utils/clip_grad.h>
 
 #include "lockstep/amp/autocast.h"
@@ -134,12 +137,20 @@ bool TrainerStep::starts_training(const std::string& parameters) {
   return true;
 }
 
-std::vector<std::string> TrainerStep::take_parameters_without_gradient() {
+std::optional<std::string> TrainerStep::unused_parameters_text() {
+  constexpr std::size_t kMost = 5;
   std::vector<std::string> names;
   for (const auto& [name, tensor] : std::exchange(without_gradient_, {})) {
     if (tensor.requires_grad()) names.push_back(name);
   }
-  return names;
+  if (names.empty()) return {};
+  const std::size_t count = names.size();
+  names.resize(std::min(count, kMost));
+  return fmt::format(
+      "{} parameter{} never got a gradient in the first epoch: {}{}; use {} in the loss, or freeze "
+      "{} with requires_grad_(false)",
+      count, count == 1 ? "" : "s", fmt::join(names, ", "), count > kMost ? ", ..." : "",
+      count == 1 ? "it" : "them", count == 1 ? "it" : "them");
 }
 
 // A wrapper of several ranks gives parameters gradients that only other ranks used.

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -70,9 +71,9 @@ class TrainerStep {
   // differ from those when use() or this function was called; frozen ones then lose their
   // gradients.
   bool starts_training(const std::string& parameters);
-  // Returns the names of the trained parameters that no step has given a gradient, and stops
-  // watching them.
-  std::vector<std::string> take_parameters_without_gradient();
+  // Returns a line about the trained parameters that no step of the first epoch has given a
+  // gradient, if there are any, and stops watching them.
+  std::optional<std::string> unused_parameters_text();
 
   // Discards a step that ended with an error.
   void abandon();
