@@ -118,6 +118,10 @@ at::Tensor ProcessGroup::common_memory(at::IntArrayRef sizes, const at::TensorOp
   return backend_->common_memory(sizes, options);
 }
 
+std::vector<std::vector<int>> ProcessGroup::hosts() const {
+  return backend_->hosts();
+}
+
 bool ProcessGroup::has_ended(int rank) const {
   return backend_->has_ended(rank);
 }

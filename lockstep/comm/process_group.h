@@ -180,9 +180,14 @@ class ProcessGroup final : public std::enable_shared_from_this<ProcessGroup> {
   // that share no memory between processes.
   std::vector<std::byte*> symmetric_memory(const at::Tensor& tensor) const;
   // Zeroed memory of this host that the processes of all ranks map: what one of them stores there,
-  // all of them have. Otherwise like empty(). Undefined on every rank, without a call, in groups
-  // that share no memory between processes. For calls of the group it is ordinary memory.
+  // all of them have. Otherwise like empty(). In a group of one, memory of its process. Undefined
+  // on every rank, without a call, in groups that share no memory between processes. For calls of
+  // the group it is ordinary memory.
   at::Tensor common_memory(at::IntArrayRef sizes, const at::TensorOptions& options);
+  // In a hierarchical group, the ranks of each host in ascending order, the same on every rank;
+  // hosts are in the order of their first ranks. A group of ranks of one host that is split off has
+  // common_memory(). Empty in other groups.
+  std::vector<std::vector<int>> hosts() const;
   // Whether a rank stores nothing in such memory any more: its process has ended, or it has
   // destroyed the group. Always false in groups that share no memory between processes.
   bool has_ended(int rank) const;

@@ -103,11 +103,14 @@ void require_parameters_of(const GradientBuckets& gradients,
 }
 
 FlatParameters::FlatParameters(std::string_view owner, std::vector<at::Tensor> parameters,
-                               ProcessGroup& group, const GradientBuckets* gradients)
+                               ProcessGroup& group, std::shared_ptr<ProcessGroup> host,
+                               const GradientBuckets* gradients)
     : owner_(owner),
       parameters_(std::move(parameters)),
       names_(names_of(parameters_, gradients)),
-      group_(group) {
+      group_(group),
+      host_(std::move(host)) {
+  if (host_) find_ranks_of_other_hosts();
   const auto plan = gradients ? plan_of(*gradients, parameters_) : plan_in_order(parameters_);
   reaches_gradients_ = gradients != nullptr;
   for (std::size_t i = 0; i < plan.size(); ++i) {
@@ -120,6 +123,23 @@ FlatParameters::FlatParameters(std::string_view owner, std::vector<at::Tensor> p
   const at::Tensor name = at::full({1}, static_cast<std::int64_t>(group_.calls_made()), at::kLong);
   group_.broadcast(name, 0).wait();
   number_ = name.item<std::int64_t>();
+}
+
+// Hosts with fewer ranks than this one have some of them store for several ranks here.
+void FlatParameters::find_ranks_of_other_hosts() {
+  const std::vector<std::vector<int>> hosts = group_.hosts();
+  const auto has_rank = [](const std::vector<int>& ranks, int rank) {
+    return std::ranges::find(ranks, rank) != ranks.end();
+  };
+  const auto own = std::ranges::find_if(
+      hosts, [&](const std::vector<int>& ranks) { return has_rank(ranks, group_.rank()); });
+  for (auto host = hosts.begin(); host != hosts.end(); ++host) {
+    if (host == own) continue;
+    receivers_.push_back((*host)[static_cast<std::size_t>(host_->rank()) % host->size()]);
+    for (std::size_t i = 0; i < host->size(); ++i) {
+      if ((*own)[i % own->size()] == group_.rank()) senders_.push_back((*host)[i]);
+    }
+  }
 }
 
 void FlatParameters::add_bucket(const PlannedBucket& plan, const Bucket* gradients) {
@@ -244,6 +264,7 @@ void FlatParameters::begin_update(bool averages) {
 }
 
 void FlatParameters::exchange(std::size_t bucket) {
+  exchange_between_hosts(buckets_[bucket]);
   const auto& [memory, options, elements, share, is_mapped, members, parts, gradients] =
       buckets_[bucket];
   if (is_mapped) {
@@ -256,9 +277,27 @@ void FlatParameters::exchange(std::size_t bucket) {
   }
 }
 
+// From the memory of one host straight into that of another, so nothing is copied in between.
+void FlatParameters::exchange_between_hosts(const FlatBucket& bucket) {
+  const auto values = [](const ParameterPart& part) {
+    const at::Tensor whole = part.parameter.variable_data();
+    return whole.as_strided({part.range.count}, {1}, whole.storage_offset() + part.range.begin);
+  };
+  for (const int rank : receivers_) {
+    for (const ParameterPart& part : bucket.parts[static_cast<std::size_t>(group_.rank())]) {
+      exchanges_.push_back(group_.send(values(part), rank));
+    }
+  }
+  for (const int rank : senders_) {
+    for (const ParameterPart& part : bucket.parts[static_cast<std::size_t>(rank)]) {
+      exchanges_.push_back(group_.recv(values(part), rank));
+    }
+  }
+}
+
 void FlatParameters::end_update() {
-  if (any_is_mapped_) exchanges_.push_back(group_.barrier());
   for (Work& exchange : std::exchange(exchanges_, {})) exchange.wait();
+  if (any_is_mapped_) (host_ ? *host_ : group_).barrier().wait();
   for (const FlatBucket& bucket : buckets_) {
     for (const Member& member : bucket.members) {
       const at::Tensor& parameter = parameters_[member.number];

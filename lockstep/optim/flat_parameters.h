@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -37,15 +38,17 @@ void require_parameters_of(const GradientBuckets& gradients,
 // Parameters are counted as in the list that the constructor takes. They lie in buckets like those
 // of gradients, and a rank owns the same share of both (share_of_rank). Parameters of which the
 // ranks of the host have one copy (one_copy.h) stay where they are, and a rank owns the same parts
-// of them.
+// of them. On several hosts it sends their new values to one rank of each other host, which stores
+// them there.
 class FlatParameters {
  public:
   // Collective. Moves the parameters' values into memory from group.empty, unless they have one
   // copy on this host; the tensors stay the same objects. A parameter with gaps between its
   // elements becomes contiguous. The buckets of gradients may be null; otherwise all have been
-  // made. `owner` is the component of errors.
+  // made. `host`: the ranks that have one copy; null if there is none. `owner` is the component of
+  // errors.
   FlatParameters(std::string_view owner, std::vector<at::Tensor> parameters, ProcessGroup& group,
-                 const GradientBuckets* gradients);
+                 std::shared_ptr<ProcessGroup> host, const GradientBuckets* gradients);
 
   std::size_t parameters() const { return parameters_.size(); }
   const at::Tensor& parameter(std::size_t number) const { return parameters_[number]; }
@@ -113,12 +116,19 @@ class FlatParameters {
   ErrorContext context() const;
   void add_bucket(const PlannedBucket& plan, const Bucket* gradients);
   void move_members(const FlatBucket& bucket);
+  void find_ranks_of_other_hosts();
+  void exchange_between_hosts(const FlatBucket& bucket);
   void add_parts(FlatBucket& bucket, const PlannedBucket& plan, const Bucket* gradients);
 
   std::string_view owner_;
   std::vector<at::Tensor> parameters_;
   std::vector<std::string> names_;
   ProcessGroup& group_;
+  std::shared_ptr<ProcessGroup> host_;  // null unless the parameters have one copy
+  // Of other hosts: the ranks that store there what this rank updates, and the ranks whose values
+  // this rank stores here.
+  std::vector<int> receivers_;
+  std::vector<int> senders_;
   std::vector<FlatBucket> buckets_;
   bool any_is_mapped_ = false;
   bool have_one_copy_ = false;

@@ -64,7 +64,7 @@ FusedOptimizer<Base, Options, State>::FusedOptimizer(
     DistributedDataParallelBase& model)
     : FusedOptimizer(std::move(groups), std::move(defaults)) {
   reduction_ = model.divided_reduction();
-  shard(model.group());
+  shard(model.group(), model.ranks_with_one_copy());
 }
 
 template <class Base, class Options, class State>
@@ -80,7 +80,8 @@ template <class Base, class Options, class State>
 FusedOptimizer<Base, Options, State>::~FusedOptimizer() = default;
 
 template <class Base, class Options, class State>
-void FusedOptimizer<Base, Options, State>::shard(GroupArgument group) {
+void FusedOptimizer<Base, Options, State>::shard(GroupArgument group,
+                                                 std::shared_ptr<ProcessGroup> host) {
   const CallScope scope(CallOrigin::making_optimizer);
   ProcessGroup& ranks = group.get();
   if (ranks.size() == 1) return;
@@ -89,6 +90,7 @@ void FusedOptimizer<Base, Options, State>::shard(GroupArgument group) {
   require_separate_memory(Algorithm<State>::name(), *this);
   compared_options_ = detail::options_of_groups<Options>(*this);
   group_ = group.shared();
+  host_ = std::move(host);
   if (reduction_) {
     require_parameters_of(reduction_->buckets(), parameters_of(*this), Algorithm<State>::name());
     reduction_->expect_shares();
@@ -104,8 +106,9 @@ bool FusedOptimizer<Base, Options, State>::lay_out() {
     if (reduction_ && !reduction_->buckets().are_complete()) return false;
     auto flat =
         std::make_unique<FlatParameters>(Algorithm<State>::name(), parameters_of(*this), *group_,
-                                         reduction_ ? &reduction_->buckets() : nullptr);
-    if (flat->have_one_copy()) {
+                                         host_, reduction_ ? &reduction_->buckets() : nullptr);
+    // Survivors on several hosts cannot complete an update, and need no log for it.
+    if (flat->have_one_copy() && host_ == group_) {
       State empty;
       const auto kinds = static_cast<int>(Algorithm<State>::tensors(empty).size());
       log_ = std::make_unique<UpdateLog>(*group_, *flat, kinds);
@@ -213,6 +216,7 @@ template <class Base, class Options, class State>
 void FusedOptimizer<Base, Options, State>::give_up(const std::string& reason) noexcept {
   try {
     group_->abort(context().prefix() + reason);
+    if (host_ && host_ != group_) host_->abort(context().prefix() + reason);
   } catch (...) {
     // Then they notice when this rank leaves the group, or at their deadline.
   }

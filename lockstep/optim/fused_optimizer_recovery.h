@@ -120,6 +120,12 @@ template <class Base, class Options, class State>
 RecoveredOptimizer FusedOptimizer<Base, Options, State>::recover(GroupArgument survivors) {
   const CallScope scope(CallOrigin::optimizer_state);
   const at::NoGradGuard no_grad;
+  if (host_ && host_ != group_) {
+    throw UsageError(context(),
+                     "recover() is for the ranks of one host. These are on several, of which one "
+                     "may have taken the last step, and another not",
+                     "continue from a checkpoint");
+  }
   const std::vector<at::Tensor> parameters = parameters_of(*this);
   if (!can_recover()) {
     throw UsageError({.component = std::string(Algorithm<State>::name())},

@@ -198,9 +198,9 @@ class FusedOptimizer : public Base, public UnscalingOptimizer, public ShardedOpt
   // error and recover(). If another rank dies in recover(), call it again with the next group.
   // step() of this optimizer is an error afterwards.
   //
-  // UsageError if the ranks have no common copy, if a rank outside the group has not ended within
-  // 10 s, or the group's timeout if that is less, or if only some survivors have loaded a state
-  // since the last step().
+  // UsageError if the ranks have no common copy, if they are on several hosts, whose last steps may
+  // differ, if a rank outside the group has not ended within 10 s, or the group's timeout if that
+  // is less, or if only some survivors have loaded a state since the last step().
   RecoveredOptimizer recover(GroupArgument survivors) override;
   bool can_recover() const override;
 
@@ -211,7 +211,7 @@ class FusedOptimizer : public Base, public UnscalingOptimizer, public ShardedOpt
   std::unique_ptr<torch::optim::Optimizer> whole_state() override;
 
  private:
-  void shard(GroupArgument group);
+  void shard(GroupArgument group, std::shared_ptr<ProcessGroup> host = nullptr);
   bool lay_out();
   void take_own_parts();
   bool is_laid_out();
@@ -236,6 +236,7 @@ class FusedOptimizer : public Base, public UnscalingOptimizer, public ShardedOpt
   ErrorContext context() const;
 
   std::shared_ptr<ProcessGroup> group_;          // null unless sharded
+  std::shared_ptr<ProcessGroup> host_;           // its ranks with one copy, if there is one
   std::shared_ptr<DividedReduction> reduction_;  // of the model, if there is one
   std::unique_ptr<FlatParameters> flat_;         // once parameters have moved
   std::unique_ptr<Base> loaded_;                 // a state that waits for that

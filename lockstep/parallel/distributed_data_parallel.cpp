@@ -261,6 +261,10 @@ std::shared_ptr<DividedReduction> DistributedDataParallelBase::divided_reduction
   return {reduction, &reduction->divided()};
 }
 
+std::shared_ptr<ProcessGroup> DistributedDataParallelBase::ranks_with_one_copy() const {
+  return one_copy_ ? one_copy_->host() : nullptr;
+}
+
 void DistributedDataParallelBase::pretty_print(std::ostream& stream) const {
   stream << "lockstep::DistributedDataParallel(rank " << group_->rank() << " of " << group_->size()
          << ")";

@@ -59,13 +59,16 @@ class DistributedDataParallelBase : public ParallelModule {
   void register_comm_hook(CommHook hook);
   // Changes parameters in place, without gradient mode: the function runs once for each copy of
   // them. That is on every rank, or with one_copy_per_host on rank 0 while the other ranks wait,
-  // in a collective call whose error reaches every rank.
+  // in a collective call whose error reaches every rank. Other hosts then get the values of all
+  // parameters from rank 0.
   void change_parameters(const std::function<void()>& function);
 
   void pretty_print(std::ostream& stream) const override;
 
   // Internal: what optimizers and clipping use.
   std::shared_ptr<DividedReduction> divided_reduction() const;
+  // Internal: the ranks of this host, if they have one copy of the parameters; otherwise null.
+  std::shared_ptr<ProcessGroup> ranks_with_one_copy() const;
 
  protected:
   DistributedDataParallelBase(std::shared_ptr<torch::nn::Module> module,

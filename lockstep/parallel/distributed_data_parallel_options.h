@@ -35,12 +35,12 @@ struct DistributedDataParallelOptions {
   // gradients before each synchronized backward, accumulate under no_sync(), and clip by
   // lockstep::clip_grad_norm_ (docs/optimizers.md).
   bool whole_gradients = true;
-  // Keeps one copy of the parameters for all ranks, in memory that they map, which saves the memory
-  // of the other copies and the time in which they are written. For processes of one host (backend
-  // shm); without effect in a group of one rank. Implies whole_gradients = false: an optimizer of
-  // lockstep::optim that is made from the wrapped model stores each new value once. Buffers stay
-  // with each rank. UsageError in other groups, for parameters on other devices than the CPU, and
-  // for communication hooks.
+  // Keeps one copy of the parameters for all ranks of a host, in memory that they map, which saves
+  // the memory of the other copies and the time in which they are written. For processes (backend
+  // shm, or hierarchical on several hosts); without effect in a group of one rank. Implies
+  // whole_gradients = false: an optimizer of lockstep::optim that is made from the wrapped model
+  // stores each new value once on each host. Buffers stay with each rank. UsageError in other
+  // groups, for parameters on other devices than the CPU, and for communication hooks.
   //
   // Whatever changes a parameter on every rank would change it once for each rank: another
   // optimizer, torch::nn::init, decay by hand. Such a change is a UsageError that names the

@@ -3,6 +3,7 @@
 // library knows of it.
 #include "lockstep/parallel/one_copy.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -93,12 +94,20 @@ void require_suitable(const std::vector<NamedTensor>& parameters, const ErrorCon
   const bool has_threads = group.backend() == "thread";
   throw UsageError(
       context,
-      fmt::format("one_copy_per_host is for the processes of one host, which share memory over "
-                  "backend shm; the ranks of this group {} (backend {})",
-                  has_threads ? "are threads" : "exchange messages, as between hosts",
-                  group.backend()),
-      "start all ranks as processes of one host, or leave one_copy_per_host off: training on "
-      "several hosts needs a copy on each rank");
+      fmt::format("one_copy_per_host is for processes that share the memory of their host, over "
+                  "backend shm or hierarchical; the ranks of this group {} (backend {})",
+                  has_threads ? "are threads" : "exchange messages", group.backend()),
+      has_threads ? "start the ranks as processes, or leave one_copy_per_host off"
+                  : "leave the choice of the backend to init_process_group, or one_copy_per_host "
+                    "off");
+}
+
+// Collective. The ranks of this host, which may be all of the group.
+std::shared_ptr<ProcessGroup> group_of_host(const std::shared_ptr<ProcessGroup>& group) {
+  for (const std::vector<int>& ranks : group->hosts()) {
+    if (std::ranges::find(ranks, group->rank()) != ranks.end()) return group->split(ranks);
+  }
+  return group;
 }
 
 [[noreturn]] void rethrow_failure_of_rank_0(const std::string& packed, ErrorContext context) {
@@ -169,8 +178,9 @@ OneCopy::OneCopy(std::vector<NamedTensor> parameters, std::shared_ptr<ProcessGro
   require_suitable(parameters_, context);
   std::int64_t bytes = 0;
   for (const NamedTensor& parameter : parameters_) bytes += whole_lines_of(parameter.tensor);
+  host_ = group_of_host(group_);
   const at::Tensor memory =
-      group_->common_memory({bytes}, at::TensorOptions().dtype(at::kByte).device(at::kCPU));
+      host_->common_memory({bytes}, at::TensorOptions().dtype(at::kByte).device(at::kCPU));
   if (!memory.defined()) refuse_group(*group_, context);
   move(memory);
 }
@@ -189,8 +199,23 @@ void OneCopy::move(const at::Tensor& memory) {
     }
   }
   group_->barrier().wait();  // the values of rank 0 are there
+  spread_between_hosts();
   give_back_freed_memory();
   for (const NamedTensor& parameter : parameters_) accept_change(parameter.tensor);
+}
+
+// Each host gets the values in the memory of rank 0's host: as many of them at a time as one
+// parameter has.
+void OneCopy::spread_between_hosts() const {
+  if (host_ == group_) return;
+  for (const NamedTensor& parameter : parameters_) {
+    const at::Tensor memory = parameter.tensor.variable_data();
+    const at::Tensor values = at::empty_like(memory);
+    if (group_->rank() == 0) values.copy_(memory);
+    group_->broadcast(values, 0).wait();
+    if (host_->rank() == 0 && group_->rank() != 0) memory.copy_(values);
+  }
+  host_->barrier().wait();
 }
 
 void OneCopy::check() const {
@@ -212,6 +237,7 @@ void OneCopy::change(const std::function<void()>& function) {
   const std::string failure = run_on_rank_0(function, own_failure);
   for (std::size_t i = 0; i < parameters_.size(); ++i) counts[i] += version(i);
   group_->broadcast(changes, 0).wait();
+  spread_between_hosts();
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     // Autograd counts changes on each rank.
     for (std::int64_t n = 0; group_->rank() != 0 && n < counts[i]; ++n) {

@@ -45,27 +45,32 @@ void leave_one_copy(const at::Tensor& parameter);
 // The parameters of a model.
 class OneCopy {
  public:
-  // Collective. The parameters get the values of rank 0, and move into the common memory; the
-  // tensors stay the same objects. A parameter with gaps between its elements becomes contiguous.
-  // The parameters are distinct and alike on every rank. UsageError of the component `owner`, on
-  // every rank, if the group shares no memory between processes, if a parameter is on another
-  // device than the CPU, or if two parameters are different tensors in the same memory.
-  // BackendError if there is not enough memory.
+  // Collective. The parameters get the values of rank 0, and move into the common memory of their
+  // host; the tensors stay the same objects. A parameter with gaps between its elements becomes
+  // contiguous. The parameters are distinct and alike on every rank. UsageError of the component
+  // `owner`, on every rank, if the processes of a host share no memory in this group, if a
+  // parameter is on another device than the CPU, or if two parameters are different tensors in the
+  // same memory. BackendError if there is not enough memory.
   OneCopy(std::vector<NamedTensor> parameters, std::shared_ptr<ProcessGroup> group,
           const char* owner);
 
+  // The ranks of this host: the group itself, unless it knows several hosts.
+  const std::shared_ptr<ProcessGroup>& host() const { return host_; }
+
   // require_unchanged() for each of them.
   void check() const;
-  // Collective. Runs the function on rank 0, while no rank computes. An error reaches every rank,
-  // and what the function had changed by then stays.
+  // Collective. Runs the function on rank 0, while no rank computes, and gives other hosts the new
+  // values. An error reaches every rank, and what the function had changed by then stays.
   void change(const std::function<void()>& function);
 
  private:
   void move(const at::Tensor& memory);
+  void spread_between_hosts() const;
   std::string run_on_rank_0(const std::function<void()>& function, std::exception_ptr& own_failure);
 
   std::vector<NamedTensor> parameters_;
   std::shared_ptr<ProcessGroup> group_;
+  std::shared_ptr<ProcessGroup> host_;
   const char* owner_;
 };
 

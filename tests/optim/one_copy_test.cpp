@@ -38,6 +38,8 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using testing::message_of;
 using testing::Mlp;
+using testing::OnRank;
+using testing::run_on_two_hosts;
 using testing::run_processes;
 using testing::Tied;
 
@@ -86,9 +88,28 @@ void expect_same_training(const std::shared_ptr<ProcessGroup>& group, Net net, N
   expect_equal(net, other);
 }
 
-TEST(OneCopy, TrainsToTheBitsOfACopyOnEachRank) {
+// Where the ranks are. A test that asks for some gets more if they are on two hosts.
+struct Place {
+  std::string name;
+  std::function<void(int size, const OnRank& function)> run;
+};
+
+class OneCopyIn : public ::testing::TestWithParam<Place> {
+ protected:
+  void run(int size, const OnRank& function) { GetParam().run(size, function); }
+};
+
+INSTANTIATE_TEST_SUITE_P(Places, OneCopyIn,
+                         ::testing::Values(Place{"one_host", run_processes},
+                                           Place{"two_hosts",
+                                                 [](int size, const OnRank& function) {
+                                                   run_on_two_hosts(size + 1, function);
+                                                 }}),
+                         [](const auto& info) { return info.param.name; });
+
+TEST_P(OneCopyIn, TrainsToTheBitsOfACopyOnEachRank) {
   for (const int ranks : {1, 2, 4}) {
-    run_processes(ranks, [](const std::shared_ptr<ProcessGroup>& group) {
+    run(ranks, [](const std::shared_ptr<ProcessGroup>& group) {
       for (const at::ScalarType type : {at::kFloat, at::kDouble, at::kBFloat16}) {
         const auto net = [&] {
           Mlp made(1000, 7);  // a layer that several ranks own
@@ -105,8 +126,8 @@ TEST(OneCopy, TrainsToTheBitsOfACopyOnEachRank) {
   }
 }
 
-TEST(OneCopy, OfAFrozenParameterAndWithWeightsOfRank0) {
-  run_processes(2, [](const std::shared_ptr<ProcessGroup>& group) {
+TEST_P(OneCopyIn, OfAFrozenParameterAndWithWeightsOfRank0) {
+  run(2, [](const std::shared_ptr<ProcessGroup>& group) {
     Mlp net;
     testing::set_weights(*net, 1 + group->rank());
     Mlp of_rank_0;
@@ -124,10 +145,10 @@ TEST(OneCopy, OfAFrozenParameterAndWithWeightsOfRank0) {
 }
 
 // A run that saves and goes on, beside one that loads. Each kind loads the other's.
-TEST(OneCopy, AndACopyOnEachRankLoadEachOthersCheckpoints) {
+TEST_P(OneCopyIn, AndACopyOnEachRankLoadEachOthersCheckpoints) {
   for (const bool one_copy_saves : {true, false}) {
     const testing::TemporaryFolder folder;
-    run_processes(2, [&](const std::shared_ptr<ProcessGroup>& group) {
+    run(2, [&](const std::shared_ptr<ProcessGroup>& group) {
       Mlp saved;
       Mlp loaded;
       testing::set_weights(*loaded, 5);
@@ -172,8 +193,8 @@ TEST(OneCopy, IsSavedAsAnyModelAndLoadedBeforeItIsWrapped) {
   });
 }
 
-TEST(OneCopy, BecomesACopyOnEachRankInAnotherWrapper) {
-  run_processes(2, [](const std::shared_ptr<ProcessGroup>& group) {
+TEST_P(OneCopyIn, BecomesACopyOnEachRankInAnotherWrapper) {
+  run(2, [](const std::shared_ptr<ProcessGroup>& group) {
     Mlp net;
     { const DistributedDataParallel model(net, group, kOneCopy); }
     const DistributedDataParallel model(net, group);
@@ -184,8 +205,8 @@ TEST(OneCopy, BecomesACopyOnEachRankInAnotherWrapper) {
   });
 }
 
-TEST(OneCopy, ChangesOnceInChangeParameters) {
-  run_processes(3, [](const std::shared_ptr<ProcessGroup>& group) {
+TEST_P(OneCopyIn, ChangesOnceInChangeParameters) {
+  run(3, [](const std::shared_ptr<ProcessGroup>& group) {
     Mlp net;
     DistributedDataParallel model(net, group, kOneCopy);
     Adam optimizer(model, 0.01);
@@ -306,8 +327,8 @@ TEST(OneCopy, AnOptimizerThatNeedsWholeGradientsIsFound) {
   });
 }
 
-TEST(OneCopy, AveragesAreNotSwappedIntoIt) {
-  run_processes(2, [](const std::shared_ptr<ProcessGroup>& group) {
+TEST_P(OneCopyIn, AveragesAreNotSwappedIntoIt) {
+  run(2, [](const std::shared_ptr<ProcessGroup>& group) {
     Mlp net;
     DistributedDataParallel model(net, group, kOneCopy);
     Adam optimizer(model, 0.01);
@@ -325,19 +346,79 @@ TEST(OneCopy, OfRanksThatShareNoMemoryIsRefused) {
   testing::run_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
     EXPECT_THAT(
         message_of<UsageError>([&] { DistributedDataParallel model(Mlp(), group, kOneCopy); }),
-        AllOf(HasSubstr("one_copy_per_host is for the processes of one host"),
+        AllOf(HasSubstr("one_copy_per_host is for processes that share the memory of their host"),
               HasSubstr("the ranks of this group are threads (backend thread)")));
+  });
+  testing::run_ranks(2, [](testing::Rank& rank) {
+    const auto group = testing::join(rank, {.backend = "gloo", .device = at::kCPU});
+    EXPECT_THAT(
+        message_of<UsageError>([&] { DistributedDataParallel model(Mlp(), group, kOneCopy); }),
+        AllOf(HasSubstr("the ranks of this group exchange messages (backend gloo)"),
+              HasSubstr("leave the choice of the backend to init_process_group")));
   });
 }
 
-TEST(OneCopy, OfTwoTensorsInTheSameMemoryIsRefused) {
-  run_processes(2, [](const std::shared_ptr<ProcessGroup>& group) {
+TEST(OneCopy, OfEachHostIsSeenByItsRanksOnly) {
+  run_on_two_hosts(5, [](const std::shared_ptr<ProcessGroup>& group) {
+    Mlp net;
+    DistributedDataParallel model(net, group, kOneCopy);
+    const at::Tensor weight = net->middle->weight.variable_data();
+    const float before = weight[0][0].item<float>();
+    group->barrier().wait();
+    if (group->rank() == 1) weight[0][0] += 1;
+    group->barrier().wait();
+    EXPECT_EQ(weight[0][0].item<float>(), before + static_cast<float>(group->rank() % 2));
+  });
+}
+
+TEST(OneCopy, OfEachHostIsFoundToBeChangedByItsRanks) {
+  run_on_two_hosts(4, [](const std::shared_ptr<ProcessGroup>& group) {
+    Mlp net;
+    DistributedDataParallel model(net, group, kOneCopy);
+    Adam optimizer(model, 0.01);
+    train(model, optimizer, 0, 2);
+    {
+      const at::NoGradGuard no_grad;
+      net->middle->weight.mul_(0.99);
+    }
+    EXPECT_THAT(message_of<UsageError>([&] { model(batch_of(*group, 2)); }),
+                HasSubstr("parameter middle.weight has been changed in place on this rank"));
+  });
+}
+
+TEST_P(OneCopyIn, OfTwoTensorsInTheSameMemoryIsRefused) {
+  run(2, [](const std::shared_ptr<ProcessGroup>& group) {
     Mlp net;
     net->register_parameter("twin", net->last->weight.detach());
     EXPECT_THAT(
         message_of<UsageError>([&] { DistributedDataParallel model(net, group, kOneCopy); }),
         HasSubstr("parameters twin and last.weight are two tensors in the same memory"));
   });
+}
+
+TEST(OneCopy, OfEachHostIsLeftWhenARankIsKilledInItsStep) {
+  constexpr int kVictim = 2;
+  testing::run_ranks(4,
+                     [](testing::Rank& rank) {
+                       const auto group = testing::join_on_two_hosts(rank);
+                       Mlp net;
+                       DistributedDataParallel model(net, group, kOneCopy);
+                       Adam optimizer(model, 0.01);
+                       train(model, optimizer, 0, 1);
+                       const auto train_on = [&] {
+                         for (int step = 1;; ++step) {
+                           if (rank.rank() == kVictim && step == 20) rank.cue("in step");
+                           optimizer.step();
+                         }
+                       };
+                       EXPECT_THAT(message_of<PeerLost>(train_on), HasSubstr("rank 2"));
+                       for (const at::Tensor& parameter : net->parameters())
+                         EXPECT_FALSE(has_one_copy(parameter));
+                       EXPECT_THAT(message_of<UsageError>([&] { optimizer.recover(group); }),
+                                   AllOf(HasSubstr("recover() is for the ranks of one host"),
+                                         HasSubstr("continue from a checkpoint")));
+                     },
+                     {.signals = {{.rank = kVictim, .cue = "in step", .signal = SIGKILL}}});
 }
 
 TEST(OneCopy, IsLeftToItselfWhenARankIsKilledInItsStep) {

@@ -67,9 +67,10 @@ void RecipeFlags::describe(::CLI::App& app) {
                  "one, else cpu)")
       ->type_name("DEVICE");
   ranks.describe(app);
-  app.add_flag("--one-copy", options.trainer.distributed.one_copy_per_host,
-               "One copy of the parameters for all ranks of ddp, which must be on one host, and an "
-               "optimizer sharded over them (default: a copy for each rank)");
+  app.add_flag(
+      "--one-copy", options.trainer.distributed.one_copy_per_host,
+      "One copy of the parameters for all ranks of ddp on a host, and an optimizer sharded "
+      "over the ranks (default: a copy for each rank)");
   app.option_defaults()->group("Training");
   add_number(app, "--epochs", options.epochs, kEpochs, "Number of epochs (default: the recipe's)");
   add_number(app, "--batch-size", options.batch_size, kBatchSizes,

@@ -44,6 +44,8 @@ class Backend {
 
   // See ProcessGroup::common_memory.
   virtual at::Tensor common_memory(at::IntArrayRef, const at::TensorOptions&) { return {}; }
+  // See ProcessGroup::hosts.
+  virtual std::vector<std::vector<int>> hosts() const { return {}; }
   // See ProcessGroup::has_ended.
   virtual bool has_ended(int /*rank*/) const { return false; }
 

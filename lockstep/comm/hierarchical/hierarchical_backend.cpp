@@ -36,10 +36,11 @@ at::ScalarType type_between_hosts(at::ScalarType wire_type, at::ScalarType type)
 
 class HierarchicalBackend final : public Backend {
  public:
-  HierarchicalBackend(int rank, int size, GroupOptions options, std::string host,
+  HierarchicalBackend(Membership membership, GroupOptions options, std::string host,
                       HierarchyLevels levels)
-      : rank_(rank),
-        size_(size),
+      : membership_(std::move(membership)),
+        rank_(membership_.rank),
+        size_(membership_.world_size),
         options_(std::move(options)),
         host_(std::move(host)),
         levels_(std::make_shared<HierarchyLevels>(std::move(levels))),
@@ -96,18 +97,29 @@ class HierarchicalBackend final : public Backend {
     return tensor;
   }
 
+  std::vector<std::vector<int>> hosts() const override { return levels_->hosts; }
+
   std::shared_ptr<Backend> split(const std::string& name, Membership membership) override {
     if (membership.world_size == 1) return make_self_backend(membership, options_);
+    if (is_on_this_host(membership)) return make_shm_backend(membership, options_);
     auto all = levels_->all->split(name, membership);
     auto levels = hierarchical::join_levels(membership, options_, host_, std::move(all));
-    return std::make_shared<hierarchical::HierarchicalBackend>(
-        membership.rank, membership.world_size, options_, host_, std::move(levels));
+    return std::make_shared<hierarchical::HierarchicalBackend>(std::move(membership), options_,
+                                                               host_, std::move(levels));
   }
 
   void abort(const std::string& reason) override { end_groups(*levels_, reason); }
   void leave_failing(const std::string& reason) override { leave_groups_failing(*levels_, reason); }
 
  private:
+  // Whether all ranks of a part of this group are.
+  bool is_on_this_host(const Membership& part) const {
+    return std::ranges::all_of(part.job_ranks, [this](int job_rank) {
+      return std::ranges::any_of(levels_->ranks_of_host(),
+                                 [&](int rank) { return membership_.job_rank(rank) == job_rank; });
+    });
+  }
+
   std::shared_ptr<HierarchicalOperation> make_operation(Collective collective) {
     const Call call{.collective = collective, .number = ++numbers_};
     return std::make_shared<HierarchicalOperation>(
@@ -279,6 +291,7 @@ class HierarchicalBackend final : public Backend {
     return Work(std::move(operation));
   }
 
+  const Membership membership_;
   const int rank_;
   const int size_;
   const GroupOptions options_;
@@ -298,8 +311,8 @@ std::shared_ptr<Backend> make_hierarchical_backend(const Membership& membership,
                                                    const std::string& host, JoinHosts join_hosts) {
   auto all = join_hosts(membership, options, "hierarchical");
   auto levels = hierarchical::join_levels(membership, options, host, std::move(all));
-  return std::make_shared<hierarchical::HierarchicalBackend>(membership.rank, membership.world_size,
-                                                             options, host, std::move(levels));
+  return std::make_shared<hierarchical::HierarchicalBackend>(membership, options, host,
+                                                             std::move(levels));
 }
 
 }  // namespace lockstep

@@ -48,6 +48,10 @@ class SelfBackend final : public Backend {
     return ordinary_tensor(sizes, options, 1);
   }
 
+  at::Tensor common_memory(at::IntArrayRef sizes, const at::TensorOptions& options) override {
+    return empty(sizes, options).zero_();
+  }
+
   std::shared_ptr<Backend> split(const std::string&, Membership membership) override {
     return make_self_backend(membership, options_);
   }

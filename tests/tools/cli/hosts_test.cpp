@@ -101,26 +101,36 @@ TEST_F(TwoHosts, RankZerosOwnNameMayAlsoLeadToLoopback) {
 }
 
 // A ring over the hosts sends 2 (H - 1) / H of the gradients from each: for two, as much as they
-// are, however many ranks a host has.
+// are, however many ranks a host has. With one copy of the parameters on each host, half of it are
+// their new values.
 TEST_F(TwoHosts, TheNetworkCarriesWhatTheRingNeeds) {
-  const auto bytes_of = [&](const char* epochs) {
-    const std::int64_t before = hosts_->bytes_sent(0);
-    Ranks ranks = train({"--epochs", epochs, "--json"});
-    result_of(ranks);
-    return static_cast<double>(hosts_->bytes_sent(0) - before);
-  };
-  // What joining and the first epoch's plan need goes off.
-  const double bytes = bytes_of("4") - bytes_of("1");
-  const double steps = 3 * 2048.0 / (kRanks * 32);
-  const double gradients = 203'530 * sizeof(float);
-  EXPECT_GE(bytes / steps, gradients);
-  // TCP's headers, the acknowledgements of what comes in, and small messages.
-  EXPECT_LE(bytes / steps, 1.15 * gradients);
+  for (const bool one_copy : {false, true}) {
+    SCOPED_TRACE(one_copy ? "one copy" : "a copy on each rank");
+    const auto bytes_of = [&](const char* epochs) {
+      const std::int64_t before = hosts_->bytes_sent(0);
+      std::vector<std::string> options{"--epochs", epochs, "--json"};
+      if (one_copy) options.emplace_back("--one-copy");
+      Ranks ranks = train(options);
+      result_of(ranks);
+      return static_cast<double>(hosts_->bytes_sent(0) - before);
+    };
+    // What joining and the first epoch's plan need goes off.
+    const double bytes = bytes_of("4") - bytes_of("1");
+    const double steps = 3 * 2048.0 / (kRanks * 32);
+    const double gradients = 203'530 * sizeof(float);
+    EXPECT_GE(bytes / steps, gradients);
+    // TCP's headers, the acknowledgements of what comes in, and small messages.
+    EXPECT_LE(bytes / steps, 1.15 * gradients);
+  }
 }
 
 TEST_F(TwoHosts, EveryBackendTrainsTheSameNet) {
   EXPECT_NEAR(loss_after({"--epochs", "2", "--backend", "hierarchical"}),
               loss_after({"--epochs", "2", "--backend", "gloo"}), 1e-4);
+}
+
+TEST_F(TwoHosts, OneCopyOnEachTrainsToTheLossOfACopyOnEachRank) {
+  EXPECT_NEAR(loss_after({"--epochs", "2", "--one-copy"}), loss_after({"--epochs", "2"}), 1e-4);
 }
 
 TEST_F(TwoHosts, AQueueThatIsTooShortLosesPacketsAndNothingElse) {

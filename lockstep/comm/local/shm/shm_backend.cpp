@@ -41,6 +41,7 @@ class ShmPeers final : public local::Peers {
  public:
   ShmPeers(const Membership& membership, const Deadline& deadline)
       : Peers(membership.rank, "shm"),
+        job_ranks_(membership.job_ranks),
         mesh_(membership, deadline),
         mappings_(exchange_memory(mesh_, make_control_block(mesh_.size()),
                                   ControlBlock::bytes(mesh_.size()), deadline)) {
@@ -57,7 +58,9 @@ class ShmPeers final : public local::Peers {
     return pids;
   }
   std::string name(int rank) const override {
-    return fmt::format("rank {} (pid {})", rank, mesh_.pid(rank));
+    const int job_rank = job_ranks_.empty() ? rank : job_ranks_[static_cast<std::size_t>(rank)];
+    if (job_rank == rank) return fmt::format("rank {} (pid {})", rank, mesh_.pid(rank));
+    return fmt::format("rank {} (rank {} of the job, pid {})", rank, job_rank, mesh_.pid(rank));
   }
   State state(int rank) const override { return mesh_.state(rank); }
   void leave_failing() override { mesh_.leave_failing(); }
@@ -134,6 +137,7 @@ class ShmPeers final : public local::Peers {
     return std::max<std::size_t>(1, elements * options.dtype().itemsize());
   }
 
+  const std::vector<int> job_ranks_;  // as in Membership
   PeerMesh mesh_;
   std::shared_ptr<SharedTensors> tensors_ = std::make_shared<SharedTensors>();
   std::vector<Mapping> mappings_;
