@@ -264,13 +264,13 @@ void FlatParameters::begin_update(bool averages) {
 }
 
 void FlatParameters::exchange(std::size_t bucket) {
-  exchange_between_hosts(buckets_[bucket]);
   const auto& [memory, options, elements, share, is_mapped, members, parts, gradients] =
       buckets_[bucket];
   if (is_mapped) {
     const int passes = (averages_ ? 1 : 0) + (memory.defined() ? 1 : 0);  // gradients and values
     const auto element_size = static_cast<std::int64_t>(options.dtype().itemsize());
     group_.count_sent(passes * (elements - share.count) * element_size);
+    if (!memory.defined()) exchange_between_hosts(parts);
   } else {
     const at::Tensor own = memory.narrow(0, share.begin, share.count);
     exchanges_.push_back(group_.all_gather_into_tensor(memory, own));
@@ -278,18 +278,18 @@ void FlatParameters::exchange(std::size_t bucket) {
 }
 
 // From the memory of one host straight into that of another, so nothing is copied in between.
-void FlatParameters::exchange_between_hosts(const FlatBucket& bucket) {
+void FlatParameters::exchange_between_hosts(const std::vector<std::vector<ParameterPart>>& parts) {
   const auto values = [](const ParameterPart& part) {
     const at::Tensor whole = part.parameter.variable_data();
     return whole.as_strided({part.range.count}, {1}, whole.storage_offset() + part.range.begin);
   };
   for (const int rank : receivers_) {
-    for (const ParameterPart& part : bucket.parts[static_cast<std::size_t>(group_.rank())]) {
+    for (const ParameterPart& part : parts[static_cast<std::size_t>(group_.rank())]) {
       exchanges_.push_back(group_.send(values(part), rank));
     }
   }
   for (const int rank : senders_) {
-    for (const ParameterPart& part : bucket.parts[static_cast<std::size_t>(rank)]) {
+    for (const ParameterPart& part : parts[static_cast<std::size_t>(rank)]) {
       exchanges_.push_back(group_.recv(values(part), rank));
     }
   }

@@ -117,7 +117,8 @@ class FlatParameters {
   void add_bucket(const PlannedBucket& plan, const Bucket* gradients);
   void move_members(const FlatBucket& bucket);
   void find_ranks_of_other_hosts();
-  void exchange_between_hosts(const FlatBucket& bucket);
+  // Of one bucket, by rank.
+  void exchange_between_hosts(const std::vector<std::vector<ParameterPart>>& parts);
   void add_parts(FlatBucket& bucket, const PlannedBucket& plan, const Bucket* gradients);
 
   std::string_view owner_;

@@ -112,7 +112,7 @@ class HierarchicalBackend final : public Backend {
   void leave_failing(const std::string& reason) override { leave_groups_failing(*levels_, reason); }
 
  private:
-  // Whether all ranks of a part of this group are.
+  // Whether all ranks of a part of this group are on the host of this rank.
   bool is_on_this_host(const Membership& part) const {
     return std::ranges::all_of(part.job_ranks, [this](int job_rank) {
       return std::ranges::any_of(levels_->ranks_of_host(),
