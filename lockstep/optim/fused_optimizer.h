@@ -186,15 +186,19 @@ bool FusedOptimizer<Base, Options, State>::is_laid_out() {
 }
 
 template <class Base, class Options, class State>
+void FusedOptimizer<Base, Options, State>::require_groups_as_divided() const {
+  if (!flat_ || parameters_of(*this).size() == flat_->parameters()) return;
+  throw UsageError(
+      context(),
+      "a parameter group was added after the parameters had been divided among the ranks",
+      "give all groups to the constructor");
+}
+
+template <class Base, class Options, class State>
 void FusedOptimizer<Base, Options, State>::update_own_parts(double gradient_factor) {
   const CallScope scope(CallOrigin::optimizer_step);
   if (!is_laid_out()) return;
-  if (parameters_of(*this).size() != flat_->parameters()) {
-    throw UsageError(
-        context(),
-        "a parameter group was added after the parameters had been divided among the ranks",
-        "give all groups to the constructor");
-  }
+  require_groups_as_divided();
   if (is_recovered_) {
     throw UsageError(context(), "recover() has moved the parameters out of this optimizer's memory",
                      "make a new one, and give it the state by load_whole()");

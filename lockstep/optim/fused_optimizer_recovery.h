@@ -88,7 +88,8 @@ void FusedOptimizer<Base, Options, State>::prepare_logged_update(double gradient
     const bool is_updated = part.parameter.grad().defined();
     const int made = Algorithm<State>::kinds(compared_options_[group_of(*this, part.number)]);
     State* const state = find_state<State>(*this, part.parameter);
-    UpdateLog::Note note{.steps = state ? Algorithm<State>::steps(*state) : 0,
+    UpdateLog::Note note{.steps_before = state ? Algorithm<State>::steps(*state) : 0,
+                         .kinds_after = is_updated ? (1U << made) - 1 : 0,
                          .is_updated = is_updated ? 1U : 0U};
     for (std::size_t kind = 0; kind < part.state.size(); ++kind) {
       at::Tensor* const tensor = state ? Algorithm<State>::tensors(*state)[kind] : nullptr;
@@ -96,11 +97,12 @@ void FusedOptimizer<Base, Options, State>::prepare_logged_update(double gradient
         if (is_updated && static_cast<int>(kind) < made) part.state[kind].zero_();
         continue;
       }
-      note.kinds |= 1U << kind;
+      note.kinds_before |= 1U << kind;
       if (tensor->data_ptr() == part.state[kind].data_ptr()) continue;
       part.state[kind].copy_(*tensor);
       *tensor = part.state[kind];
     }
+    note.kinds_after |= note.kinds_before;
     if (part.range.begin == 0) log_->set_note(flat_->updates() + 1, part.number, note);
   }
 }
@@ -132,6 +134,7 @@ RecoveredOptimizer FusedOptimizer<Base, Options, State>::recover(GroupArgument s
                      "recover() is for an optimizer of a model with one_copy_per_host",
                      "continue from a checkpoint");
   }
+  require_groups_as_divided();
   const Base* const loaded = loaded_ ? loaded_.get() : unbegun_.get();
   const detail::Survivor self{.rank = group_->rank(), .loaded_for = loaded ? loaded_for_ : 0};
   // The exchange is also a meeting: none of the survivors is in step() any more.
@@ -187,14 +190,15 @@ void FusedOptimizer<Base, Options, State>::complete_update(std::int64_t update, 
   const auto complete = [&](int rank) {
     for (UpdateLog::Part& part : log_->parts(rank)) {
       const UpdateLog::Note note = log_->note(update, part.number);
-      if (note.is_updated == 0) continue;
+      // Options may be those of the next update already, but then this one is complete.
+      if (note.is_updated == 0 || log_->is_complete(part)) continue;
       // It is undefined only where the update is complete, so that nobody reads it.
       if (!reduction_) detail::use_own_gradient(part, group_->size());
       State& state = state_of<State>(*before, part.parameter);
-      Algorithm<State>::set_steps(state, note.steps);
+      Algorithm<State>::set_steps(state, note.steps_before);
       const auto tensors = Algorithm<State>::tensors(state);
       for (std::size_t kind = 0; kind < tensors.size(); ++kind) {
-        const bool is_defined = (note.kinds >> kind & 1U) != 0;
+        const bool is_defined = (note.kinds_before >> kind & 1U) != 0;
         *tensors[kind] = is_defined ? part.state[kind] : at::Tensor();
       }
       update_logged_part(*before, part);
@@ -215,19 +219,15 @@ std::unique_ptr<torch::optim::Optimizer> FusedOptimizer<Base, Options, State>::l
   const std::vector<at::Tensor> parameters = parameters_of(*this);
   for (std::size_t number = 0; update > 0 && number < parameters.size(); ++number) {
     const UpdateLog::Note note = log_->note(update, number);
-    const Options& options = compared_options_[group_of(*this, number)];
-    const std::uint32_t made =
-        note.is_updated != 0 ? (1U << Algorithm<State>::kinds(options)) - 1 : 0;
-    const std::uint32_t kinds = note.kinds | made;
-    if (kinds == 0) continue;
+    if (note.kinds_after == 0) continue;
     State& state = state_of<State>(*whole, parameters[number]);
     const auto tensors = Algorithm<State>::tensors(state);
     for (std::size_t kind = 0; kind < tensors.size(); ++kind) {
-      if ((kinds >> kind & 1U) != 0) {
+      if ((note.kinds_after >> kind & 1U) != 0) {
         *tensors[kind] = log_->state(number, static_cast<int>(kind));
       }
     }
-    Algorithm<State>::set_steps(state, note.steps + note.is_updated);
+    Algorithm<State>::set_steps(state, note.steps_before + note.is_updated);
   }
   return whole;
 }

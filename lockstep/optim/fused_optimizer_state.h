@@ -250,7 +250,8 @@ std::unique_ptr<torch::optim::Optimizer> FusedOptimizer<Base, Options, State>::w
 template <class Base, class Options, class State>
 const torch::optim::Optimizer& FusedOptimizer<Base, Options, State>::with_whole_state() const {
   if (!group_) return *this;
-  if (!consolidated_) {
+  // A group may have been added since.
+  if (!consolidated_ || consolidated_->param_groups().size() != this->param_groups().size()) {
     throw UsageError(context(), "this rank has only its part of the state",
                      "call consolidate_state(to) on every rank after the last step, and then save "
                      "on rank `to` (0 by default)");

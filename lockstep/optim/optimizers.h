@@ -200,7 +200,8 @@ class FusedOptimizer : public Base, public UnscalingOptimizer, public ShardedOpt
   //
   // UsageError if the ranks have no common copy, if they are on several hosts, whose last steps may
   // differ, if a rank outside the group has not ended within 10 s, or the group's timeout if that
-  // is less, or if only some survivors have loaded a state since the last step().
+  // is less, if only some survivors have loaded a state since the last step(), or if a group was
+  // added after the parameters had been divided.
   RecoveredOptimizer recover(GroupArgument survivors) override;
   bool can_recover() const override;
 
@@ -215,6 +216,8 @@ class FusedOptimizer : public Base, public UnscalingOptimizer, public ShardedOpt
   bool lay_out();
   void take_own_parts();
   bool is_laid_out();
+  // UsageError if a group was added since the parameters were divided.
+  void require_groups_as_divided() const;
   void update(double gradient_factor);
   void update_own_parts(double gradient_factor);
   void compare_ranks();

@@ -217,6 +217,13 @@ void UpdateLog::update_blocks(const Part& part, std::int64_t first, std::int64_t
   }
 }
 
+bool UpdateLog::is_complete(const Part& part) const {
+  for (std::int64_t block = 0; block < blocks_in(part.range); ++block) {
+    if (new_chunks(part.first_block + block) != kChunksOfBlock) return false;
+  }
+  return true;
+}
+
 void UpdateLog::restore_blocks() {
   for (std::int64_t index = 0; index < group_.size() * slots_; ++index) {
     Slot& own = slot(index);

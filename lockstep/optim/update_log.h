@@ -48,10 +48,12 @@ class UpdateLog {
     std::int64_t first_block;           // blocks are counted over all parts
   };
 
-  // The state of a parameter before an update, and whether the update changes it.
+  // The state of a parameter before and after an update, and whether the update changes it.
   struct Note {
-    std::int64_t steps = 0;
-    std::uint32_t kinds = 0;  // bit i: the state has a tensor of kind i
+    std::int64_t steps_before = 0;
+    // Bit i: the state has a tensor of kind i.
+    std::uint32_t kinds_before = 0;
+    std::uint32_t kinds_after = 0;
     std::uint32_t is_updated = 0;
   };
 
@@ -93,6 +95,8 @@ class UpdateLog {
   // For survivors, once nobody changes a block any more. Updates of this number can be completed by
   // update() of all parts.
   void resume(std::int64_t update) { update_ = update; }
+  // Whether all blocks of the part are complete in this update.
+  bool is_complete(const Part& part) const;
   // One of them restores the blocks that were being changed from the logs. Can be repeated, by
   // another survivor too.
   void restore_blocks();

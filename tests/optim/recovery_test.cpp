@@ -116,9 +116,11 @@ struct Plan {
 template <class Optimizer, class Options>
 class Survivor {
  public:
-  Survivor(testing::Rank& rank, const Options& options, std::uint32_t seed)
+  Survivor(testing::Rank& rank, const Options& options, const Options& last_options,
+           std::uint32_t seed)
       : rank_(rank),
         options_(options),
+        last_options_(last_options),
         random_(seed),
         living_(static_cast<std::size_t>(rank.size())),
         undisturbed_(undisturbed_net_->parameters(), options) {
@@ -174,10 +176,13 @@ class Survivor {
     EXPECT_LE(recovered.steps, returned + 1);
     const std::int64_t first = steps_;
     for (; steps_ < first + recovered.steps; ++steps_) {
+      if (steps_ - first == plan.last_step) set_options(undisturbed_, last_options_);
       const at::Tensor mean = mean_gradient(trained, plan.repeats ? first : steps_);
       step_with(undisturbed_, *undisturbed_net_, plan.clips ? mean.clamp(-kClip, kClip) : mean);
     }
     state_ = std::move(recovered.state);
+    // They are those of the step that was not taken, on the ranks that have begun it.
+    set_options(*state_, options_of(undisturbed_));
   }
 
   // Returns how many steps have returned when the victim is lost.
@@ -192,6 +197,7 @@ class Survivor {
           if (plan.clips) clip_grad_value_(model, kClip);
         }
         const auto begin = std::chrono::steady_clock::now();
+        if (plan.last_step == step) set_options(optimizer, last_options_);
         if (plan.victim == rank_.rank() && plan.last_step == step) {
           kill_this_process_in(
               std::chrono::duration_cast<std::chrono::nanoseconds>(plan.moment * shortest),
@@ -223,6 +229,14 @@ class Survivor {
     return gradients.front();
   }
 
+  static const Options& options_of(const torch::optim::Optimizer& optimizer) {
+    return static_cast<const Options&>(optimizer.param_groups().front().options());
+  }
+
+  static void set_options(torch::optim::Optimizer& optimizer, const Options& options) {
+    static_cast<Options&>(optimizer.param_groups().front().options()) = options;
+  }
+
   static void step_with(torch::optim::Optimizer& optimizer, const LinearInEachImpl& net,
                         const at::Tensor& gradient) {
     std::int64_t begin = 0;
@@ -235,6 +249,7 @@ class Survivor {
 
   testing::Rank& rank_;
   Options options_;
+  Options last_options_;  // from the last step of the first group on
   std::mt19937 random_;
   std::vector<int> living_;
   std::shared_ptr<ProcessGroup> group_;
@@ -252,8 +267,9 @@ int kills() {
   return number == nullptr ? 20 : std::stoi(number);
 }
 
+// `last_options`: those of the step in which the first rank is killed, and of all later ones.
 template <class Optimizer, class Options>
-void survive_kills(const Options& options) {
+void survive_kills(const Options& options, const Options& last_options) {
   const auto given = static_cast<std::uint32_t>(GTEST_FLAG_GET(random_seed));
   const std::uint32_t first_seed = given != 0 ? given : std::random_device()() % 99'999 + 1;
   std::uint32_t seed = first_seed;
@@ -262,10 +278,12 @@ void survive_kills(const Options& options) {
     const int ranks = 2 + static_cast<int>(seed % 2);
     std::vector<int> all(static_cast<std::size_t>(ranks));
     std::iota(all.begin(), all.end(), 0);
-    const auto outcomes = testing::run_ranks(
-        ranks,
-        [&](testing::Rank& rank) { Survivor<Optimizer, Options>(rank, options, seed).run(); },
-        {.may_exit = all});
+    const auto outcomes =
+        testing::run_ranks(ranks,
+                           [&](testing::Rank& rank) {
+                             Survivor<Optimizer, Options>(rank, options, last_options, seed).run();
+                           },
+                           {.may_exit = all});
     const auto is_last = [](const testing::RankOutcome& one) { return one.result == "last"; };
     const auto is_killed = [](const testing::RankOutcome& one) { return one.signal == SIGKILL; };
     EXPECT_EQ(std::ranges::count_if(outcomes, is_last), 1);
@@ -274,12 +292,45 @@ void survive_kills(const Options& options) {
   }
 }
 
+template <class Optimizer, class Options>
+void survive_kills(const Options& options) {
+  survive_kills<Optimizer>(options, options);
+}
+
 TEST(Recovery, OfSgdWithMomentumFromRandomKills) {
   survive_kills<SGD>(torch::optim::SGDOptions(0.1).momentum(0.9).weight_decay(0.01));
 }
 
 TEST(Recovery, OfAdamFromRandomKills) {
   survive_kills<Adam>(torch::optim::AdamOptions(0.01).amsgrad(true));
+}
+
+// A rank that has not begun the update yet is killed while others, or itself, have made the memory
+// for a state that the update before did not have.
+TEST(Recovery, FromKillsInTheFirstStepWithMomentum) {
+  survive_kills<SGD>(torch::optim::SGDOptions(0.1),
+                     torch::optim::SGDOptions(0.1).momentum(0.9).dampening(0.5));
+}
+
+TEST(Recovery, FromKillsInTheFirstStepWithAmsgrad) {
+  survive_kills<Adam>(torch::optim::AdamOptions(0.01),
+                      torch::optim::AdamOptions(0.01).amsgrad(true));
+}
+
+TEST(Recovery, RefusesAGroupThatWasAddedAfterTheLastStep) {
+  testing::run_processes(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    LinearInEach net;
+    DistributedDataParallel<LinearInEach> model(net, group, kRecoverable);
+    Adam optimizer(model, 0.01);
+    model(ramp(kElements)).backward();
+    optimizer.step();
+    optimizer.add_param_group(torch::optim::OptimizerParamGroup({ramp(3).requires_grad_()}));
+    EXPECT_THAT(message_of<UsageError>([&] { optimizer.recover(group); }),
+                AllOf(HasSubstr("a parameter group was added after the parameters"),
+                      HasSubstr("give all groups to the constructor")));
+    optimizer.param_groups().pop_back();
+    EXPECT_EQ(optimizer.recover(group).steps, 1);
+  });
 }
 
 TEST(Recovery, IsRefusedWhileALostRankLives) {

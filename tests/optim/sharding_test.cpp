@@ -398,6 +398,16 @@ TEST(Sharding, AGroupThatIsAddedTooLateIsAnError) {
   });
 }
 
+TEST(Sharding, AStateThatLacksAnAddedGroupIsNotSaved) {
+  run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    Adam optimizer(make_parameters(), 0.1, group);
+    optimizer.consolidate_state();
+    optimizer.add_param_group(torch::optim::OptimizerParamGroup(make_parameters()));
+    EXPECT_THAT(message_of<UsageError>([&] { optimizer.with_whole_state(); }),
+                ::testing::HasSubstr("call consolidate_state(to) on every rank"));
+  });
+}
+
 TEST(Sharding, ParametersInTheSameMemoryAreAnError) {
   run_rank_threads(2, [](const std::shared_ptr<ProcessGroup>& group) {
     const at::Tensor one = at::ones({3}).set_requires_grad(true);
