@@ -192,7 +192,7 @@ void FusedOptimizer<Base, Options, State>::complete_update(std::int64_t update, 
       const UpdateLog::Note note = log_->note(update, part.number);
       // Options may be those of the next update already, but then this one is complete.
       if (note.is_updated == 0 || log_->is_complete(part)) continue;
-      // It is undefined only where the update is complete, so that nobody reads it.
+      // The own gradient may be undefined only where the update is complete.
       if (!reduction_) detail::use_own_gradient(part, group_->size());
       State& state = state_of<State>(*before, part.parameter);
       Algorithm<State>::set_steps(state, note.steps_before);

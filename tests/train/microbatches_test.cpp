@@ -17,6 +17,7 @@
 #include "support/temporary_folder.h"
 #include "tests/parallel/errors.h"
 #include "tests/parallel/models.h"
+#include "tests/support/thread_group.h"
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -34,7 +35,6 @@
 #include <torch/nn/modules/pooling.h>
 #include <torch/nn/pimpl.h>
 #include <torch/types.h>
-#include <torch/utils.h>
 
 #include "lockstep/checkpoint/state_sha256.h"
 #include "lockstep/comm/init_process_group.h"
@@ -223,12 +223,12 @@ std::string whole_state_sha256(const torch::nn::Module& net, torch::optim::Optim
 // Trains, and returns the hash of the state; `stop_after` steps, if positive, it throws.
 std::string hash_of_training(const Training& training, const std::shared_ptr<ProcessGroup>& group,
                              TrainerOptions options, std::int64_t stop_after = 0) {
-  torch::manual_seed(3);
   std::vector<std::int64_t> sizes{training.samples};
   sizes.insert(sizes.end(), training.input.begin(), training.input.end());
   const at::Tensor data = testing::values(sizes, 1);
   if (training.sample_of_nan >= 0) data[training.sample_of_nan].fill_(std::nan(""));
   torch::nn::Sequential net = training.make_net();
+  testing::set_weights(*net, 3);
   const std::int64_t outputs = net->parameters().back().size(0);
   const at::Tensor target = testing::values({training.samples, outputs}, 2);
   const auto count = static_cast<std::size_t>(training.samples);
@@ -413,9 +413,24 @@ TEST(Microbatches, HaveTheSameBitsWithSumsOfLosses) {
 }
 
 TEST(Microbatches, HaveTheSameBitsInBfloat16) {
-  Training training = mlp_training();
-  training.options.amp = at::kBFloat16;
-  expect_same_hashes(training, kFewWays, "bfloat16");
+  for (auto [training, what] : {std::pair{mlp_training(), "mlp"}, std::pair{cnn_training(), "cnn"},
+                                std::pair{transformer_training(), "transformer"}}) {
+    training.options.amp = at::kBFloat16;
+    expect_same_hashes(training, kFewWays, what);
+  }
+}
+
+TEST(Microbatches, HaveTheSameBitsOnRanksThatAreThreads) {
+  for (const Training& training : {mlp_training(), cnn_training()}) {
+    const std::string expected = hashes(training, {TrainingMode::single}).front();
+    run_ranks(1, [&](Rank&) {
+      testing::run_rank_threads(3, [&](const std::shared_ptr<ProcessGroup>& group) {
+        TrainerOptions options = training.options;
+        options.mode = TrainingMode::distributed;
+        EXPECT_EQ(hash_of_training(training, group, std::move(options)), expected);
+      });
+    });
+  }
 }
 
 // A parameter that is used by some microbatches only, or by none.
@@ -455,7 +470,7 @@ TEST(Microbatches, KeyTheDefaultGeneratorOfAProcess) {
                      "torch::nn::Dropout");
 }
 
-// The third run of each training has an optimizer that is not sharded.
+// Replicas and one process have an optimizer that is not sharded.
 TEST(Microbatches, ResumeInTheMiddleOfAnEpochOnAnotherNumberOfRanks) {
   Training sharded = cnn_training();
   sharded.options.shard_optimizer = true;
@@ -463,14 +478,20 @@ TEST(Microbatches, ResumeInTheMiddleOfAnEpochOnAnotherNumberOfRanks) {
   one_copy.options.distributed.one_copy_per_host = true;
   Training curriculum = mlp_training();
   curriculum.curriculum = true;
+  Training adam = mlp_training();
+  adam.options.max_grad_norm = 0.05;
+  adam.optimize = [](auto& trainer) {
+    trainer.template optimize_with<optim::Adam>(torch::optim::AdamOptions(1e-2).amsgrad(true));
+  };
   for (auto [training, what] :
        {std::pair{cnn_training(), "cnn"}, std::pair{sharded, "sharded"},
-        std::pair{one_copy, "one copy"}, std::pair{curriculum, "curriculum"}}) {
+        std::pair{one_copy, "one copy"}, std::pair{curriculum, "curriculum"}, std::pair{adam, "Adam with clipping"}}) {
     const std::string expected = hashes(training, {TrainingMode::single}).front();
     const testing::TemporaryFolder folder;
     training.options.checkpoints = TrainerCheckpointOptions{
         .folder = folder.path() / "checkpoints", .every_steps = 1, .resume = true};
     hashes(training, {TrainingMode::distributed, 2}, /*stop_after=*/3);
+    hashes(training, {TrainingMode::data_parallel, 3}, /*stop_after=*/4);
     hashes(training, {TrainingMode::distributed, 4}, /*stop_after=*/7);
     hashes(training, {TrainingMode::single}, /*stop_after=*/9);
     for (const std::string& hash : hashes(training, {TrainingMode::distributed, 3})) {

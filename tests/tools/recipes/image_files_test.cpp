@@ -157,5 +157,29 @@ TEST(ImageFiles, TrainTheSameOnAnyNumberOfRanksAndWorkers) {
   EXPECT_NEAR(ddp.losses[2].loss, single.losses[2].loss, 0.05);
 }
 
+// The random crops and flips of a sample are those of the sample in the epoch.
+TEST(ImageFiles, InMicrobatchesGiveTheSameBitsOnAnyNumberOfRanksAndWorkers) {
+  const TemporaryFolder folder;
+  write_colours(folder, "train", 8);
+  write_colours(folder, "val", 1);
+  RecipeOptions options{.epochs = 1,
+                        .batch_size = 3,
+                        .data_folder = folder.path(),
+                        .image_size = 40,
+                        .workers = 0,
+                        .seed = 5};
+  options.trainer.microbatches = 4;
+  const std::string hash = train_resnet(1, options).sha256;
+  EXPECT_EQ(hash.size(), 64U);
+  options.workers = 2;
+  options.trainer.mode = TrainingMode::distributed;
+  for (const int ranks : {1, 2, 3}) {
+    EXPECT_EQ(train_resnet(ranks, options).sha256, hash) << ranks << " ranks";
+  }
+  options.trainer.mode = TrainingMode::data_parallel;
+  options.trainer.data_parallel.replicas = 2;
+  EXPECT_EQ(train_resnet(1, options).sha256, hash) << "2 replicas";
+}
+
 }  // namespace
 }  // namespace lockstep

@@ -6,8 +6,8 @@
 #include <cmath>
 #include <numeric>
 
+#include "tests/tools/recipes/tiny_data.h"
 #include "tests/tools/recipes/tiny_images.h"
-#include "tests/tools/recipes/tiny_text.h"
 #include <gmock/gmock.h>
 #include <torch/optim/optimizer.h>
 #include <torch/optim/sgd.h>
@@ -89,24 +89,6 @@ std::vector<at::Tensor> load_parameters(const std::string& recipe,
   return net->parameters();
 }
 
-// Writes tiny data that the recipe can read, if it reads any, and names it.
-std::optional<std::filesystem::path> tiny_data(const Recipe& recipe,
-                                               const testing::TemporaryFolder& folder,
-                                               std::uint32_t samples) {
-  switch (recipe.data) {
-    case RecipeData::generated:
-      return std::nullopt;
-    case RecipeData::images:
-    case RecipeData::any_images:
-      testing::write_tiny_images(folder, samples);
-      return folder.path();
-    case RecipeData::text:
-      testing::write_tiny_text(folder, samples);
-      return folder.path() / "text";
-  }
-  return std::nullopt;
-}
-
 class SameTraining : public ::testing::TestWithParam<const char*> {};
 
 void expect_close(const TrainResult& result, const TrainResult& single,
@@ -134,7 +116,7 @@ TEST_P(SameTraining, AloneAndInTwoParts) {
   const Recipe recipe = find_recipe(GetParam());
   RecipeOptions options{.epochs = 3, .global_batch_size = 20, .seed = 5};
   // Whole batches, so that no rank is given a sample twice.
-  options.data_folder = tiny_data(recipe, folder, 300);
+  options.data_folder = testing::tiny_data(recipe, folder, 300);
 
   options.save_file = folder.path() / "single.pt";
   const TrainResult single = train_with(1, GetParam(), options);
@@ -160,7 +142,7 @@ TEST(Train, NormalizesTheBatchesOfAllRanksTogether) {
   const testing::TemporaryFolder folder;
   const RecipeOptions options{.epochs = 1,
                               .global_batch_size = 20,
-                              .data_folder = tiny_data(resnet18_recipe(), folder, 60),
+                              .data_folder = testing::tiny_data(resnet18_recipe(), folder, 60),
                               .seed = 5};
   const TrainResult single = train_with(1, "resnet18", options);
   const TrainResult ddp = train_with(TrainingMode::distributed, 2, "resnet18", options);
@@ -180,7 +162,7 @@ TEST(Train, TrainsTheSameNetIfRanksHaveOneCopyOfIt) {
     const testing::TemporaryFolder folder;
     RecipeOptions options{.epochs = 1,
                           .global_batch_size = 20,
-                          .data_folder = tiny_data(find_recipe(name), folder, 60)};
+                          .data_folder = testing::tiny_data(find_recipe(name), folder, 60)};
     options.save_file = folder.path() / "copies.pt";
     const TrainResult copies = train_with(2, name, options);
     options.trainer.distributed.one_copy_per_host = true;
@@ -198,8 +180,9 @@ TEST(Train, TrainsTheSameNetIfBackwardComputesBlocksAgain) {
   for (const char* const name : {"resnet18", "char-transformer"}) {
     const testing::TemporaryFolder folder;
     const Recipe recipe = find_recipe(name);
-    RecipeOptions options{
-        .epochs = 1, .global_batch_size = 20, .data_folder = tiny_data(recipe, folder, 60)};
+    RecipeOptions options{.epochs = 1,
+                          .global_batch_size = 20,
+                          .data_folder = testing::tiny_data(recipe, folder, 60)};
     options.save_file = folder.path() / "once.pt";
     train_with(2, name, options);
     options.recompute = true;
@@ -226,7 +209,7 @@ TEST(Train, LearnsText) {
   std::vector<std::string> lines;
   RecipeOptions options{.epochs = 3,
                         .batch_size = 5,
-                        .data_folder = tiny_data(char_transformer_recipe(), folder, 301)};
+                        .data_folder = testing::tiny_data(char_transformer_recipe(), folder, 301)};
   const TrainResult result = train_with(2, "char-transformer", options, &lines);
   EXPECT_LT(*result.bits_per_character, 1);
   EXPECT_NEAR(*result.bits_per_character, result.loss / std::log(2.0), 1e-9);
@@ -246,7 +229,7 @@ TEST(Train, HasNoLossIfNoEpochIsLeftToTrain) {
                       TrainerCheckpointOptions{.folder = folder.path() / "run", .resume = true}},
       .epochs = 1,
       .batch_size = 30,
-      .data_folder = tiny_data(char_transformer_recipe(), folder, 60)};
+      .data_folder = testing::tiny_data(char_transformer_recipe(), folder, 60)};
   const TrainResult first = train_with(1, "char-transformer", options);
   EXPECT_GT(first.loss, 0);
   std::vector<std::string> lines;
@@ -378,8 +361,9 @@ TEST(Train, LearnsInHalfPrecision) {
 TEST(Train, TrainsTheLargerNetsInHalfPrecision) {
   for (const Recipe& recipe : {resnet18_recipe(), char_transformer_recipe()}) {
     const testing::TemporaryFolder folder;
-    RecipeOptions options{
-        .epochs = 1, .global_batch_size = 20, .data_folder = tiny_data(recipe, folder, 40)};
+    RecipeOptions options{.epochs = 1,
+                          .global_batch_size = 20,
+                          .data_folder = testing::tiny_data(recipe, folder, 40)};
     const TrainResult exact = train_with(2, recipe.name, options);
     options.trainer.amp = at::kBFloat16;
     const TrainResult ddp = train_with(2, recipe.name, options);
@@ -472,7 +456,7 @@ bool is_sharded(torch::optim::Optimizer& optimizer) {
 TEST(Train, ShardsTheOptimizerOverTheRanks) {
   const auto sharded = [](const std::string& name, TrainingMode mode, int ranks) {
     const testing::TemporaryFolder folder;
-    const auto data = tiny_data(find_recipe(name), folder, 40);
+    const auto data = testing::tiny_data(find_recipe(name), folder, 40);
     const auto train_one = [&](int) {
       Recipe recipe = find_recipe(name);
       const RecipeOptions options{.trainer = {.mode = mode, .data_parallel = {.replicas = 1}},
