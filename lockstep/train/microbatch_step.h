@@ -3,47 +3,30 @@
 // tree, so that a step has the same bits for any number of ranks or replicas.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
 
 #include "lockstep/comm/process_group.h"
-#include "lockstep/comm/tree_sum.h"
 #include "lockstep/data/epoch_sampler.h"
 #include "lockstep/data/microbatch_plan.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
-#include "lockstep/train/load_balance.h"
+#include "lockstep/train/gradient_layout.h"
+#include "lockstep/train/microbatch_loop.h"
+#include "lockstep/train/microbatch_shares.h"
 #include "lockstep/train/trainer_options.h"
 
 namespace lockstep {
 
-// Where the gradients of the trained parameters lie in a flat tensor. Behind them are, for each
-// parameter, the number of microbatches that gave it a gradient, then the sum of the losses, the
-// number of ranks that ask to leave, and with .balance_load the load of each rank.
-struct GradientLayout {
-  static constexpr std::int64_t kNumbersOfLoad = 3;
-
-  std::vector<at::Tensor> parameters;
-  std::vector<std::int64_t> offsets;
-  std::int64_t first_count = 0;
-  std::int64_t loss = 0;
-  std::int64_t measured_ranks = 0;
-
-  std::int64_t leaving() const { return loss + 1; }
-  std::int64_t load_of(int rank) const { return loss + 2 + rank * kNumbersOfLoad; }
-  std::int64_t elements() const { return loss + 2 + measured_ranks * kNumbersOfLoad; }
-};
-
-// Runs the microbatches of this process: one after another, or with replicas several at once.
+// One step after another: this rank's microbatches (microbatch_loop.h), the sum over all ranks, and
+// the ranks' shares of the next steps (microbatch_shares.h).
 class MicrobatchStep {
  public:
   // Keeps the references. `model` is null unless the mode is distributed, `replicas` unless it is
@@ -53,10 +36,11 @@ class MicrobatchStep {
                  std::shared_ptr<torch::nn::Module> module,
                  std::shared_ptr<DistributedDataParallelBase> model,
                  std::shared_ptr<DataParallelBase> replicas);
-  ~MicrobatchStep();
 
   // The wrapper, if it was made anew; null drops it.
-  void set_model(std::shared_ptr<DistributedDataParallelBase> model) { model_ = std::move(model); }
+  void set_model(std::shared_ptr<DistributedDataParallelBase> model) {
+    loop_.set_wrapper(std::move(model));
+  }
   // Returns this rank's plan for the microbatches of the next steps, which have the size of the
   // loader's batches. UsageError without a sampler, or if the size is unknown.
   const MicrobatchPlan& plan_for(const EpochSampler* sampler, std::optional<std::int64_t> size);
@@ -73,19 +57,19 @@ class MicrobatchStep {
   // it has another number of samples than planned.
   void add(std::function<at::Tensor()> loss, std::int64_t samples);
   // Whether add() has had all microbatches of this rank that have samples.
-  bool is_complete() const { return added_ == planned_; }
+  bool is_complete() const { return loop_.is_complete(); }
   // With .balance_load, it measures waits for batches. A loop over them begins; what was before it
   // does not count.
-  void begin_loop();
+  void begin_loop() { shares_.forget_step(); }
   // Whether the loop waits for this rank's next batch from now on.
   void set_waiting(bool waits);
   // The optimizer has updated the parameters: abandon() does nothing any more.
-  void end_step() { is_open_ = false; }
+  void end_step() { loop_.end_step(); }
   // Ends a step without its result, and gives the module the buffers that it had before.
   void abandon();
   // The samples of all ranks in the step, and of this rank.
-  std::int64_t samples() const { return samples_; }
-  std::int64_t own_samples() const { return own_samples_; }
+  std::int64_t samples() const { return loop_.samples(); }
+  std::int64_t own_samples() const { return loop_.own_samples(); }
 
   // Collective. Each `.grad` becomes the gradient of the loss of all samples, and stays undefined
   // if no microbatch gave one; each buffer becomes what microbatch 0 made of it. Returns the mean
@@ -100,58 +84,17 @@ class MicrobatchStep {
   std::optional<std::string> change_shares();
 
  private:
-  // What computes microbatches: the module, or a replica of it.
-  struct Worker;
-
   bool is_mean() const { return options_.loss_reduction == LossReduction::mean; }
-  // UsageError if other parameters are trained than at the last renew().
-  void require_same_parameters() const;
-  void update_workers();
-  void compute(Worker& worker, const std::function<at::Tensor()>& loss);
-  // Adds the gradients of the worker's parameters, and takes them away, to the flat tensor.
-  // `loss`: the weighted loss, undefined if the microbatch is empty.
-  void add_gradients(const Worker& worker, const at::Tensor& loss, const at::Tensor& to,
-                     bool adds) const;
-  RankLoad load_of_step(const at::Tensor& partial);
   at::Tensor sum_gradients(bool asks_to_leave);
-  void set_gradients(const at::Tensor& sum);
-  std::vector<RankLoad> loads_in(const float* counts) const;
-  void renew_memory();
-  void share_buffers();
 
   const TrainerOptions& options_;
   ProcessGroup& group_;
   std::shared_ptr<torch::nn::Module> module_;
-  std::shared_ptr<DistributedDataParallelBase> model_;
-  std::shared_ptr<DataParallelBase> replicas_;
-  bool shares_generator_ = false;  // with other threads of this process
-  SumTree tree_;
-  std::vector<LeafRange> runs_of_ranks_;
-  std::vector<LeafRange> runs_of_workers_;  // of this process
-  MicrobatchPlan plan_;
   GradientLayout layout_;
-  std::vector<at::Tensor> buffers_;  // the module's
-  std::vector<at::Tensor> memory_;   // of the partial sums, if there are several ranks
-  std::vector<Worker> workers_;
-  std::optional<LoadMeter> meter_;      // with .balance_load, if there is something to move
-  std::vector<LeafRange> better_runs_;  // from finish() to change_shares(); empty if there are none
-  std::vector<RankLoad> loads_;         // what they follow from
-
-  // Of the present step.
-  std::int64_t seed_ = 0;
-  std::int64_t step_ = 0;
-  std::int64_t samples_ = 0;
-  std::int64_t own_samples_ = 0;
-  std::size_t planned_ = 0;
-  std::size_t added_ = 0;
-  bool is_open_ = false;  // from begin() to end_step()
+  MicrobatchShares shares_;
+  MicrobatchLoop loop_;  // has references to both
+  MicrobatchPlan plan_;
   bool all_leave_ = false;
-  // With replicas: the microbatches, until finish().
-  std::vector<std::function<at::Tensor()>> kept_;
-  // Copies of the buffers at the start of the step, and after microbatch 0 if the worker has
-  // others.
-  std::vector<at::Tensor> first_buffers_;
-  std::vector<at::Tensor> buffers_after_0_;
 };
 
 }  // namespace lockstep
