@@ -9,9 +9,11 @@ import os
 import random
 import subprocess
 import sys
+import traceback
 
 import report
 import trials
+import verdict
 from launchers import LAUNCHERS, Programs
 
 LONG = 1000
@@ -39,7 +41,13 @@ def arguments():
                              f"{', '.join(LAUNCHERS)}; situations choose their own")
     parser.add_argument("--backends", metavar="NAME,...",
                         help=f"use only these of {', '.join(trials.BACKENDS)}")
-    parser.add_argument("--elastic", action="store_true", help="inject faults only into elastic jobs")
+    elastic = parser.add_mutually_exclusive_group()
+    elastic.add_argument("--elastic", action="store_true", default=None,
+                         help="inject faults only into elastic jobs")
+    elastic.add_argument("--static", dest="elastic", action="store_false",
+                         help="inject faults only into jobs that are not elastic")
+    parser.add_argument("--slack", type=float, default=0, metavar="SECONDS",
+                        help="let jobs end so much later than they should; 0 by default")
     parser.add_argument("--seed", type=int, metavar="N",
                         help="from which the faults of elastic jobs follow; the output has each "
                              "job's: with --elastic --faults N --runs 1, it repeats that job. By "
@@ -71,11 +79,19 @@ def chosen(parser, option, names, known):
     return names
 
 
+def attempt(trial, programs, number):
+    """An error of the harness is the outcome of one job, too."""
+    try:
+        return trial.attempt(programs, number)
+    except Exception:
+        return trials.Outcome(trial, 0, ["the harness failed"], traceback.format_exc())
+
+
 def attempt_all(options, programs, kinds):
     """Each outcome, in turns of the kinds."""
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         # The guilty rank changes from turn to turn.
-        jobs = [pool.submit(kinds[number % len(kinds)].attempt, programs,
+        jobs = [pool.submit(attempt, kinds[number % len(kinds)], programs,
                             number + number // len(kinds))
                 for number in range(options.runs or len(kinds))]
         for number, job in enumerate(jobs):
@@ -86,6 +102,7 @@ def attempt_all(options, programs, kinds):
 
 def main():
     options = arguments()
+    verdict.slack = options.slack
     programs = Programs(options.lockstep, options.victim, options.elastic_program, options.seed)
     kinds = trials.possible(programs, options.faults, options.launchers, options.backends,
                             options.elastic)
@@ -99,6 +116,7 @@ def main():
         for process in load:
             process.kill()
     report.table(outcomes, options.markdown)
+    report.failures(outcomes)
     return 1 if any(outcome.complaints for outcome in outcomes) else 0
 
 

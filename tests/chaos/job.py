@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """A job that a launcher starts: what it prints and when, its end, and what it leaves behind."""
 
+import contextlib
 import os
 import pathlib
 import re
@@ -42,7 +43,7 @@ class Job:
 
     def __exit__(self, *_):
         for pid in self.remains():
-            _signal(pid, signal.SIGKILL)
+            self.signal_process(pid, signal.SIGKILL)
         self._readers[1].join()
 
     def _read(self):
@@ -95,7 +96,13 @@ class Job:
         return ended_at
 
     def signal(self, number):
-        _signal(self.pid, number)
+        self.signal_process(self.pid, number)
+
+    @staticmethod
+    def signal_process(pid, number):
+        """Nothing happens if it has ended."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
 
     def rank_pid(self, rank):
         match = self.wait_for(rf"rank {rank} is process (\d+)")
@@ -104,7 +111,7 @@ class Job:
         return int(match[1])
 
     def signal_rank(self, rank, number):
-        _signal(self.rank_pid(rank), number)
+        self.signal_process(self.rank_pid(rank), number)
 
     def remains(self):
         """The pids of this job's processes."""
@@ -120,12 +127,12 @@ class Job:
                 pass  # it has ended
         return found
 
-    def left_behind(self, seconds=2):
+    def left_behind(self, seconds=2, files=True):
         """In words, what has not gone in this time: processes, and files in the job's TMPDIR."""
         deadline = time.monotonic() + seconds
         while True:
             found = [f"process {pid}" for pid in self.remains()]
-            found += [str(path) for path in self._folder.iterdir()
+            found += [str(path) for path in (self._folder.iterdir() if files else ())
                       if not path.name.startswith("torchelastic_")]  # torchrun keeps its logs
             if not found or time.monotonic() > deadline:
                 return found
@@ -135,10 +142,3 @@ class Job:
 def _heed_interrupts():
     """A shell starts what it runs in the background with SIGINT ignored."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
-def _signal(pid, number):
-    try:
-        os.kill(pid, number)
-    except ProcessLookupError:
-        pass

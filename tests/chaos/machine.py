@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What faults need of the machine: control groups, and hosts that are network namespaces."""
+"""What faults need of the machine: control groups, disks, a clock, and hosts that are network
+namespaces."""
 
 import contextlib
 import os
 import pathlib
+import subprocess
 import sys
 import time
 
@@ -62,3 +64,35 @@ def _remove(group):
             group.rmdir()
             return
         time.sleep(0.02)
+
+
+@contextlib.contextmanager
+def small_disk(folder, size):
+    """Yields a function that makes of a command one for which the folder is on a disk of this size.
+    In the end, the folder has its files."""
+    if subprocess.run(["unshare", "-m", "true"], capture_output=True, check=False).returncode != 0:
+        raise Missing("mount namespaces")
+    folder.mkdir()
+    script = (f'mount -t tmpfs -o size={size} tmpfs "$0" && "$@"; code=$?; '
+              'cp -a "$0" "$0.left"; umount "$0"; mv "$0.left"/* "$0"; exit $code')
+    yield lambda command: ["unshare", "-m", "sh", "-c", script, str(folder), *command]
+
+
+class FakeClock:
+    """The wall clock, as processes with this environment see it."""
+
+    def __init__(self, folder):
+        self._file = pathlib.Path(folder, "clock")
+
+    def set(self, jump):
+        """To such as "+365d" of the right time."""
+        new = self._file.with_suffix(".new")
+        new.write_text(f"{jump}\n")
+        new.rename(self._file)
+
+    def environment(self):
+        library = next(pathlib.Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
+        if not library:
+            raise Missing("libfaketime: apt-get install faketime")
+        return {"LD_PRELOAD": library, "FAKETIME_TIMESTAMP_FILE": self._file,
+                "FAKETIME_NO_CACHE": "1", "DONT_FAKE_MONOTONIC": "1"}

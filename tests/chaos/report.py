@@ -4,6 +4,7 @@
 import sys
 
 import faults
+import verdict
 
 
 def complaints(trial, job, guilty, seconds, ended):
@@ -12,7 +13,7 @@ def complaints(trial, job, guilty, seconds, ended):
     found = []
     if not ended:
         found.append(f"did not end within {seconds:.0f} s")
-    elif seconds > fault.within + trial.launcher.slowness:
+    elif seconds > fault.within + trial.launcher.slowness + verdict.slack:
         found.append(f"took {seconds:.1f} s, more than {fault.within} s")
     if ended and trial.launcher.name in faults.OURS:
         expected = fault.code
@@ -52,6 +53,16 @@ def progress(number, runs, outcome):
           f"{trial.under}, {trial.backend}: {state}", file=sys.stderr, flush=True)
     if outcome.complaints:
         print("\n".join(f"    {line}" for line in outcome.text.splitlines()), file=sys.stderr)
+
+
+def failures(outcomes):
+    """How to repeat those of elastic jobs, and how often others failed."""
+    failed = [outcome for outcome in outcomes if outcome.complaints]
+    for outcome in failed:
+        if outcome.seed is not None:
+            print(f"failed: scripts/chaos -- --elastic --faults {outcome.trial.fault.number} "
+                  f"--seed {outcome.seed} --runs 1", file=sys.stderr)
+    print(f"{len(failed)} of {len(outcomes)} jobs failed", file=sys.stderr)
 
 
 def table(outcomes, markdown):

@@ -15,7 +15,7 @@ import typing
 import between_hosts
 from job import Job, NotThere
 from launchers import free_port, run_command
-from machine import Missing, memory_limit
+from machine import FakeClock, Missing, memory_limit
 from port_scanner import visit
 from verdict import START, TIMEOUT, expect
 
@@ -163,20 +163,14 @@ def _out_of_memory(programs, backend, folder):
 
 def _clock_jumps(programs, backend, folder):
     """Of the wall clock, as ranks and launcher see it, back and forth by a year."""
-    library = next(pathlib.Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
-    if not library:
-        raise Missing("libfaketime: apt-get install faketime")
     with tempfile.TemporaryDirectory() as outside:
-        now = pathlib.Path(outside, "now")
-        now.write_text("+0\n")
-        environment = {"LD_PRELOAD": library, "FAKETIME_TIMESTAMP_FILE": now, "FAKETIME_NO_CACHE": "1",
-                       "DONT_FAKE_MONOTONIC": "1"}
+        clock = FakeClock(outside)
+        clock.set("+0")
         command = run_command(programs, 2, [f"backend={backend}", "steps=10000"])
-        with Job(command, folder, environment) as job:
+        with Job(command, folder, clock.environment()) as job:
             job.wait_for("training")
             for jump in ("+365d", "-365d", "+0"):
-                now.with_suffix(".new").write_text(f"{jump}\n")
-                now.with_suffix(".new").rename(now)
+                clock.set(jump)
                 job.end(0.3)
             if job.end(0):
                 return [f"exit code {job.code} before the clock was right again"], 0, job.text

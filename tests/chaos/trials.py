@@ -7,7 +7,9 @@ import tempfile
 import time
 
 import elastic
+import elastic_kinds
 import report
+import verdict
 from faults import FAULTS
 from job import PATIENCE, Job, NotThere
 from launchers import LAUNCHERS
@@ -48,7 +50,7 @@ class FaultTrial:
         if fault.victim:
             arguments.append(f"fault={fault.victim}")
         command = self.launcher.command(programs, RANKS, arguments)
-        within = fault.within + self.launcher.slowness
+        within = fault.within + self.launcher.slowness + verdict.slack
         with tempfile.TemporaryDirectory(prefix="lockstep-chaos-") as folder:
             with Job(command, folder) as job:
                 try:
@@ -100,15 +102,21 @@ class ElasticTrial:
     under: str = "run --elastic"
 
     def attempt(self, programs, number):
-        verdict = elastic.attempt(self.fault, programs, programs.seed + number)
-        return Outcome(self, verdict.seconds, verdict.complaints, verdict.text, seed=verdict.seed)
+        seed = programs.seed + number
+        try:
+            complaints, seconds, text = elastic.attempt(self.fault, programs, seed)
+        except Missing as error:
+            return Outcome(self, 0, [], missing=str(error), seed=seed)
+        return Outcome(self, seconds, complaints, text, seed=seed)
 
 
-def possible(programs, numbers, launchers, backends, only_elastic):
-    """The trials with these faults (all if none is named) that this machine can run."""
-    found = [ElasticTrial(kind) for kind in elastic.KINDS
-             if "run" in launchers and ElasticTrial.backend in backends]
-    if not only_elastic:
+def possible(programs, numbers, launchers, backends, elastic_or_not):
+    """The trials with these faults (all if none is named) that this machine can run; only those of
+    elastic jobs, or only others, unless the last argument is None."""
+    found = []
+    if elastic_or_not is not False and "run" in launchers and ElasticTrial.backend in backends:
+        found += [ElasticTrial(kind) for kind in elastic_kinds.KINDS]
+    if elastic_or_not is not True:
         found += _of_other_jobs(programs, launchers, backends)
     return [trial for trial in found if not numbers or trial.fault.number in numbers]
 

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A training of which members of an elastic job end or hang where they are told to. Rank 0 prints
-// the hash of the state at the end. scripts/chaos uses it too.
+// A training of an elastic job, to whose members happens what they are told. Rank 0 prints the hash
+// of the state at the end. scripts/chaos uses it too.
 //   elastic_program KEY=VALUE...    see Plan for the keys
+#include <algorithm>
 #include <chrono>
-#include <csignal>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
 #include <ctime>
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
@@ -20,6 +21,7 @@
 
 #include "support/die_at_call.h"
 #include "tests/parallel/models.h"
+#include "tests/train/injected_faults.h"
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 #include <torch/nn/modules/activation.h>
@@ -45,8 +47,8 @@ struct Place {
   int member = 0;
   std::string name = {};    // "before", "loss", ...: where die() is called with it
   std::int64_t number = 0;  // of the step, the epoch or the call
-  // "kill", "segv", "exit", "throw", "stop" or "hang". For "step", which is within the optimizer's
-  // step(): the microseconds after which it is killed there.
+  // For inject_fault(). For "step", which is within the optimizer's step(): the microseconds after
+  // which it is killed there.
   std::string how = {};
 };
 
@@ -55,9 +57,18 @@ struct Plan {
   std::vector<Place> deaths = {};  // die=MEMBER:NAME:NUMBER[:HOW]
   // wait=STEP:GENERATION: before this step, all members wait until the generation is open.
   std::map<std::int64_t, int> waits = {};
+  // hold=STEP:FILE: before this step, all members wait until there is such a file.
+  std::map<std::int64_t, std::string> holds = {};
   std::map<std::int64_t, int> resizes = {};  // resize=STEP:RANKS: member 0 asks for them
-  std::string checkpoints = {};              // the folder
-  std::int64_t every = 1;                    // steps between them; 0: at the ends of epochs
+  std::optional<Place> flip = {};            // flip=MEMBER:STEP: a bit of its weights, before it
+  std::optional<Place> nan = {};             // nan=MEMBER:STEP: its loss; check_finite is set
+  // full_disk=FIRST:LAST: before these steps, members fill the disk of the checkpoints' folder. It
+  // has room again before the next step.
+  std::int64_t full_from = 0;
+  std::int64_t full_to = -1;
+  std::string samples = {};      // the file that gets the samples of each loss
+  std::string checkpoints = {};  // the folder
+  std::int64_t every = 1;        // steps between them; 0: at the ends of epochs
   std::int64_t epochs = 3;
   std::int64_t microbatches = 4;
   std::int64_t check_in_sync = 0;
@@ -84,6 +95,12 @@ std::vector<std::string> split(const std::string& text) {
   return parts;
 }
 
+// "MEMBER:STEP"
+Place place_of_step(const std::string& value) {
+  const auto parts = split(value);
+  return {.member = std::stoi(parts.at(0)), .number = std::stoll(parts.at(1))};
+}
+
 Plan parse(int argc, char** argv) {
   Plan plan;
   const std::map<std::string, std::function<void(const std::string&)>> keys{
@@ -99,6 +116,20 @@ Plan parse(int argc, char** argv) {
          const auto parts = split(value);
          plan.waits[std::stoll(parts.at(0))] = std::stoi(parts.at(1));
        }},
+      {"hold",
+       [&](const std::string& value) {
+         const auto parts = split(value);
+         plan.holds[std::stoll(parts.at(0))] = parts.at(1);
+       }},
+      {"flip", [&](const std::string& value) { plan.flip = place_of_step(value); }},
+      {"nan", [&](const std::string& value) { plan.nan = place_of_step(value); }},
+      {"full_disk",
+       [&](const std::string& value) {
+         const auto parts = split(value);
+         plan.full_from = std::stoll(parts.at(0));
+         plan.full_to = std::stoll(parts.at(1));
+       }},
+      {"samples", [&](const std::string& value) { plan.samples = value; }},
       {"resize",
        [&](const std::string& value) {
          const auto parts = split(value);
@@ -137,21 +168,25 @@ int member() {
   return job ? job->member() : -1;
 }
 
-void end_or_hang(const std::string& how) {
-  if (how == "kill") ::kill(::getpid(), SIGKILL);
-  if (how == "segv") ::kill(::getpid(), SIGSEGV);
-  if (how == "stop") ::kill(::getpid(), SIGSTOP);
-  if (how == "exit") std::exit(3);
-  if (how == "throw") throw std::runtime_error("the data of this rank are damaged");
-  while (true) ::pause();
+void say(const std::string& line) {
+  std::printf("%s\n", line.c_str());
+  std::fflush(stdout);
 }
 
+// Once for each place: a step may be repeated.
 void die(const std::string& name, std::int64_t number) {
-  for (const Place& place : plan.deaths) {
-    if (place.member == member() && place.name == name && place.number == number) {
-      end_or_hang(place.how);
-    }
-  }
+  const auto found = std::ranges::find_if(plan.deaths, [&](const Place& place) {
+    return place.member == member() && place.name == name && place.number == number;
+  });
+  if (found == plan.deaths.end()) return;
+  const std::string how = found->how;
+  plan.deaths.erase(found);
+  say(fmt::format("member {} (process {}) at {} {}: {}", member(), ::getpid(), name, number, how));
+  testing::inject_fault(how);
+}
+
+bool is_at(const std::optional<Place>& place, std::int64_t step) {
+  return place && place->member == member() && place->number == step;
 }
 
 // As if from outside: wherever this process is then.
@@ -195,9 +230,14 @@ void begin_to_count(const std::string& name) {
 }
 
 struct Faults : TrainerCallback {
+  explicit Faults(const torch::nn::Module& net) : net_(net) {}
+
   void before_step(std::int64_t number) override {
     current_step = number;
     die("before", number);
+    flip_bit(number);
+    change_disk(number);
+    hold(number);
     const auto resize = plan.resizes.find(number);
     if (resize != plan.resizes.end() && member() == 0) {
       ask_to_resize(environment("TORCHELASTIC_RUN_ID").value(), resize->second);
@@ -210,6 +250,28 @@ struct Faults : TrainerCallback {
   }
   void after_step(const StepSummary&) override { die("after", current_step); }
   void before_checkpoint(std::int64_t step) override { die("checkpoint", step); }
+
+ private:
+  void flip_bit(std::int64_t step) const {
+    if (!is_at(plan.flip, step)) return;
+    say(fmt::format("member {} before step {}: a bit flips", member(), step));
+    testing::flip_bit(net_.parameters().front());
+  }
+
+  static void change_disk(std::int64_t step) {
+    const auto disk = std::filesystem::path(plan.checkpoints).parent_path();
+    if (step >= plan.full_from && step <= plan.full_to) testing::fill_disk(disk);
+    if (step == plan.full_to + 1) testing::empty_disk(disk);
+  }
+
+  static void hold(std::int64_t step) {
+    const auto found = plan.holds.find(step);
+    if (found == plan.holds.end()) return;
+    say(fmt::format("member {} holds before step {}", member(), step));
+    testing::wait_for_file(found->second);
+  }
+
+  const torch::nn::Module& net_;
 };
 
 // Some ten times as much as the net computes.
@@ -257,16 +319,29 @@ void choose_optimizer(Trainer<Sequential>& trainer) {
   throw std::invalid_argument("what is " + plan.sharded + "?");
 }
 
+// Appends the samples of a loss. Each is the last number of its target's row.
+void record_samples(const at::Tensor& target, std::int64_t epoch, int generation) {
+  if (plan.samples.empty()) return;
+  std::string line = fmt::format("{} {} {}", epoch, current_step, generation);
+  const at::Tensor numbers = target.select(1, -1).contiguous();
+  for (std::int64_t i = 0; i < numbers.numel(); ++i) {
+    line += fmt::format(" {}", numbers[i].item<std::int64_t>());
+  }
+  testing::append_line(plan.samples, line);
+}
+
 // Returns the hash of the state.
 std::string train() {
   constexpr std::int64_t kSamples = 50;
+  die("start", 0);
   torch::manual_seed(3);
   auto group = init_process_group({.backend = plan.backend, .timeout = std::chrono::seconds(60)});
   if (plan.group == "split") group = group->split({group->rank()});
   Sequential net = make_net();
   const std::int64_t outputs = net->parameters().back().size(0);
   const at::Tensor input = testing::values(sizes_of_input(kSamples), 1);
-  const at::Tensor target = testing::values({kSamples, outputs}, 2);
+  const at::Tensor target = at::cat(
+      {testing::values({kSamples, outputs}, 2), at::arange(kSamples, at::kFloat).unsqueeze(1)}, 1);
   DistributedSampler sampler(std::size_t{kSamples}, group, {.seed = 5});
   MemoryLoader loader(input, target, sampler, {.batch_size = 3});
   TrainerOptions options{.epochs = plan.epochs,
@@ -281,13 +356,10 @@ std::string train() {
                          .ema_decay = 0.9,
                          .evaluate_ema = plan.sharded.empty(),
                          .watch = {.name = "loss", .lower_is_better = true},
+                         .check_finite = plan.nan.has_value(),
                          .check_in_sync = plan.check_in_sync,
                          .shard_optimizer = !plan.sharded.empty(),
-                         .log =
-                             [](const std::string& line) {
-                               std::printf("%s\n", line.c_str());
-                               std::fflush(stdout);
-                             },
+                         .log = say,
                          .batches_per_line = 0};
   if (!plan.checkpoints.empty()) {
     options.checkpoints = TrainerCheckpointOptions{
@@ -296,10 +368,12 @@ std::string train() {
   Trainer trainer(net, group, options);
   choose_optimizer(trainer);
   std::int64_t epoch = 0;
-  const auto loss = [](auto& model, auto& batch) {
+  const auto loss = [&](auto& model, auto& batch) {
     die("loss", current_step);
+    record_samples(batch.target, epoch, trainer.group().generation());
     if (plan.slow_member >= 0 && member() == plan.slow_member) compute_in_vain();
-    return at::mse_loss(model(batch.data), batch.target);
+    const at::Tensor mean = at::mse_loss(model(batch.data), batch.target.narrow(1, 0, outputs));
+    return is_at(plan.nan, current_step) ? mean * std::nan("") : mean;
   };
   begin_to_count("call");
   const FitOptions fit{
@@ -310,8 +384,10 @@ std::string train() {
             die("evaluation", epoch);
             DistributedSampler shares(std::size_t{kSamples}, trainer.group(), {.shuffle = false});
             MemoryLoader rows(input, target, shares, {.batch_size = 10});
-            const auto losses = [](const auto& output, const auto& wanted) {
-              return at::mse_loss(output, wanted).to(at::kDouble).mul(wanted.size(0));
+            const auto losses = [&](const auto& output, const auto& wanted) {
+              return at::mse_loss(output, wanted.narrow(1, 0, outputs))
+                  .to(at::kDouble)
+                  .mul(wanted.size(0));
             };
             const auto found = evaluate(net, rows, shares, trainer.group(), losses);
             return Metrics{{"loss", found.mean()}};
@@ -322,7 +398,7 @@ std::string train() {
             trainer.group().barrier().wait();
             options.log(fmt::format("epoch {} had {} steps", summary.epoch, summary.steps));
           },
-      .callbacks = {std::make_shared<Faults>()}};
+      .callbacks = {std::make_shared<Faults>(*net)}};
   trainer.fit(loader, loss, fit);
   if (plan.again == "fit") trainer.fit(loader, loss, fit);
   if (plan.again == "trainer") Trainer(net, trainer.group(), options);
