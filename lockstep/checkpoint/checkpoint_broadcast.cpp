@@ -2,9 +2,12 @@
 // Tells other ranks what a checkpoint consists of, and sends them its tensors.
 #include "lockstep/checkpoint/checkpoint_broadcast.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <span>
+#include <string_view>
 #include <utility>
 
 #include <ATen/ops/empty.h>
@@ -18,6 +21,7 @@
 #include "lockstep/comm/objects.h"
 #include "lockstep/core/error.h"
 #include "lockstep/parallel/errors.h"
+#include "lockstep/parallel/model_agreement.h"
 
 namespace lockstep {
 namespace {
@@ -35,6 +39,37 @@ std::string hash_of_tensors(const StoredCheckpoint& stored) {
     }
   }
   return hash.finish();
+}
+
+// Compares the hashes of the ranks that have a state. With three or more, most of them tell which
+// one has been damaged.
+void require_one_hash(const std::vector<std::string>& hashes, std::int64_t step,
+                      const ProcessGroup& group) {
+  std::map<std::string_view, std::vector<int>> ranks_of;
+  for (int rank = 0; rank < group.size(); ++rank) {
+    const std::string& hash = hashes[static_cast<std::size_t>(rank)];
+    if (!hash.empty()) ranks_of[hash].push_back(rank);
+  }
+  if (ranks_of.size() <= 1) return;
+  const auto more_ranks = [](const auto& left, const auto& right) {
+    const std::vector<int>& a = left.second;
+    const std::vector<int>& b = right.second;
+    return a.size() < b.size() || (a.size() == b.size() && a.front() > b.front());
+  };
+  const std::vector<int>& most = std::ranges::max_element(ranks_of, more_ranks)->second;
+  std::vector<int> others;
+  for (const auto& [hash, ranks] : ranks_of) {
+    if (ranks != most) others.insert(others.end(), ranks.begin(), ranks.end());
+  }
+  std::ranges::sort(others);
+  throw OutOfSync(ErrorDetails{
+      .cause =
+          fmt::format("after step {}, {} ha{} other weights, buffers or optimizer states than "
+                      "{}, so none are given to others",
+                      step, rank_list(others), others.size() == 1 ? "s" : "ve", rank_list(most)),
+      .remedy = "resume from a checkpoint",
+      .peer = others.front(),
+      .contexts = {group.context("share_state")}});
 }
 
 }  // namespace
@@ -83,18 +118,7 @@ CheckpointPosition share_state(const CheckpointContents& contents,
     hash = hash_of_tensors(stored);
   }
   const std::vector<std::string> hashes = all_gather_object(std::string_view(hash), group);
-  const std::string& expected = hashes[static_cast<std::size_t>(donor)];
-  for (int rank = 0; rank < group.size(); ++rank) {
-    const std::string& other = hashes[static_cast<std::size_t>(rank)];
-    if (other.empty() || other == expected) continue;
-    throw OutOfSync(ErrorDetails{
-        .cause = fmt::format("ranks {} and {} have different weights, buffers or optimizer states "
-                             "after step {}, so neither is given to others",
-                             donor, rank, position.step),
-        .remedy = "resume from a checkpoint",
-        .peer = rank,
-        .contexts = {group.context("share_state")}});
-  }
+  require_one_hash(hashes, position.step, group);
   const json outline = broadcast_object(gives ? outline_of(stored) : json(), donor, group);
   if (lacks) stored = with_empty_tensors(outline);
   for (const auto& [file, tensors] : stored.tensors) {
@@ -104,7 +128,7 @@ CheckpointPosition share_state(const CheckpointContents& contents,
     }
   }
   if (!lacks) return position;
-  if (hash_of_tensors(stored) != expected) {
+  if (hash_of_tensors(stored) != hashes[static_cast<std::size_t>(donor)]) {
     throw CheckpointError(ErrorDetails{
         .cause = fmt::format("the state has not arrived from rank {} as it was there", donor),
         .remedy = "check the memory of this machine",

@@ -154,20 +154,26 @@ TEST(RankAlignment, GivesTheSummaryForTheCallbacksThatAreToRunAgain) {
   });
 }
 
+// The last rank has no state, and rank 0 would give it.
 TEST(RankAlignment, RefusesToSpreadAStateThatAnotherRankDoesNotHave) {
-  run_rank_threads(3, [](std::shared_ptr<ProcessGroup> group) {
-    Trained trained(*group);
-    if (group->rank() < 2) trained.take_steps(2);
-    if (group->rank() == 1) {
-      const at::NoGradGuard no_grad;
-      trained.net->parameters().front()[0][0] += 1e-7;
-    }
-    const std::string message = message_of<OutOfSync>([&] {
-      align_ranks(trained.progress, group->rank() < 2, trained.contents(), trained.sampler, *group);
+  const auto message_if_differs = [](int ranks, int different, const std::string& expected) {
+    run_rank_threads(ranks, [=](std::shared_ptr<ProcessGroup> group) {
+      Trained trained(*group);
+      const bool has_state = group->rank() < group->size() - 1;
+      if (has_state) trained.take_steps(2);
+      if (group->rank() == different) {
+        const at::NoGradGuard no_grad;
+        trained.net->parameters().front()[0][0] += 1e-7;
+      }
+      EXPECT_THAT(message_of<OutOfSync>([&] {
+                    align_ranks(trained.progress, has_state, trained.contents(), trained.sampler,
+                                *group);
+                  }),
+                  HasSubstr(expected));
     });
-    EXPECT_THAT(message, AllOf(HasSubstr("ranks 0 and 1 have different weights"),
-                               HasSubstr("after step 2")));
-  });
+  };
+  message_if_differs(3, 1, "after step 2, rank 1 has other weights, buffers or optimizer states");
+  message_if_differs(4, 0, "rank 0 has other weights, buffers or optimizer states than ranks 1 and 2");
 }
 
 TEST(RankAlignment, NeedsARankThatHasAState) {
