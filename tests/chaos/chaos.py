@@ -50,7 +50,8 @@ def arguments():
                         help="let jobs end so much later than they should; 0 by default")
     parser.add_argument("--seed", type=int, metavar="N",
                         help="from which the faults of elastic jobs follow; the output has each "
-                             "job's: with --elastic --faults N --runs 1, it repeats that job. By "
+                             "job's: with --elastic --faults N --runs 1, it repeats that job. The "
+                             "times and calls of other faults follow from it with --jobs 1. By "
                              "default another one each time")
     parser.add_argument("--markdown", action="store_true", help="print the table as Markdown")
     parser.add_argument("--lockstep", required=True, help=argparse.SUPPRESS)
@@ -103,6 +104,7 @@ def attempt_all(options, programs, kinds):
 def main():
     options = arguments()
     verdict.slack = options.slack
+    random.seed(options.seed)
     programs = Programs(options.lockstep, options.victim, options.elastic_program, options.seed)
     kinds = trials.possible(programs, options.faults, options.launchers, options.backends,
                             options.elastic)
