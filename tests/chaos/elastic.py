@@ -43,7 +43,8 @@ def attempt(kind, programs, seed):
     schedules = kind.schedules(chance)
     net = (f"model={model}", *_optimizer(chance, schedules))
     texts, slowest = [], 0
-    with tempfile.TemporaryDirectory(prefix="lockstep-chaos-") as work:
+    with tempfile.TemporaryDirectory(prefix="lockstep-chaos-",
+                                     ignore_cleanup_errors=True) as work:
         records = [pathlib.Path(work, f"samples_{number}") for number in range(len(schedules))]
         for schedule, record in zip(schedules, records):
             complaints, seconds, text = _run(schedule, programs, net, record, work)

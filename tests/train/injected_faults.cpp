@@ -52,7 +52,7 @@ void inject_fault(const std::string& how) {
 
 void flip_bit(const at::Tensor& values) {
   auto* const bits = reinterpret_cast<std::uint32_t*>(values.data_ptr<float>());
-  bits[values.numel() / 2] ^= 1;
+  bits[values.numel() / 2] ^= 0x8000'0000;
 }
 
 void fill_disk(const std::filesystem::path& folder) {

@@ -14,7 +14,8 @@ namespace lockstep::testing {
 // ignores SIGINT and SIGTERM, too. std::invalid_argument for anything else.
 void inject_fault(const std::string& how);
 
-// Flips the lowest bit of an element of a float tensor.
+// Flips the sign of an element of a float tensor. A low bit's effect may be rounded away in the
+// steps that follow.
 void flip_bit(const at::Tensor& values);
 
 // Writes a file of this process's own into the folder until its disk is full.
