@@ -171,9 +171,11 @@ def _newcomers_crash(chance):
 def _newcomers_crash_as_they_join(chance):
     ranks = chance.randint(2, MOST_RANKS)
     member = chance.randrange(ranks)
-    step = _step(chance, last=STEPS - 2 * REPLACEMENTS)
+    step = _step(chance, last=STEPS - 7)
     newcomers = range(ranks, ranks + REPLACEMENTS)
-    waits = sorted(chance.sample(range(step + 2, STEPS), REPLACEMENTS))
+    # A newcomer is let in once the others have made a step in their generation.
+    waits = [wait + turn for turn, wait in
+             enumerate(sorted(chance.sample(range(step + 2, STEPS - 2), REPLACEMENTS)))]
     return [Schedule(ranks, (f"die={member}:loss:{step}:kill",
                              *(f"wait={wait}:{2 * turn}" for turn, wait in enumerate(waits, 1)),
                              *(f"die={newcomer}:schedule:1:kill" for newcomer in newcomers)),
