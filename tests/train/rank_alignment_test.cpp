@@ -173,7 +173,8 @@ TEST(RankAlignment, RefusesToSpreadAStateThatAnotherRankDoesNotHave) {
     });
   };
   message_if_differs(3, 1, "after step 2, rank 1 has other weights, buffers or optimizer states");
-  message_if_differs(4, 0, "rank 0 has other weights, buffers or optimizer states than ranks 1 and 2");
+  message_if_differs(4, 0,
+                     "rank 0 has other weights, buffers or optimizer states than ranks 1 and 2");
 }
 
 TEST(RankAlignment, NeedsARankThatHasAState) {
