@@ -92,10 +92,31 @@ def _one(chance, hows, places=ANYWHERE, member=None, **more):
                      says=(_lost(member, how),), **more)]
 
 
+def _killed(chance):
+    """At one of the places, or at any time of some steps; the last one is held until then."""
+    if chance.random() < 0.5:
+        return _one(chance, ("kill",))
+    ranks = chance.randint(2, MOST_RANKS)
+    member = chance.randrange(ranks)
+    lost = _lost(member, "kill")
+    step = chance.randrange(1, STEPS)
+    return [Schedule(ranks, (f"die={member}:before:{step}:kill_after_{chance.randrange(5000)}",
+                             f"hold={STEPS}:{{work}}/go"), says=(lost,), strike=_let_go_after(lost))]
+
+
 @contextlib.contextmanager
 def _little_memory(_work):
     with memory_limit(1 << 30) as wrapped:
         yield wrapped, {}
+
+
+def _let_go_after(pattern):
+    """Ends the members' wait for {work}/go once this has been said."""
+    def strike(job, work):
+        _wait_for(job, pattern)
+        pathlib.Path(work, "go").touch()
+
+    return strike
 
 
 def _two_at_once(chance):
@@ -157,15 +178,10 @@ def _newcomers_crash(chance):
     how = chance.choice(("kill", "segv", "exit", "throw"))
     step = _step(chance, last=STEPS - 1)
     newcomers = range(ranks, ranks + REPLACEMENTS)
-
-    def strike(job, work):
-        _wait_for(job, "and no replacement is left")
-        pathlib.Path(work, "go").touch()
-
     return [Schedule(ranks, (f"die={member}:loss:{step}:kill", f"hold={step + 1}:{{work}}/go",
                              *(f"die={newcomer}:start:0:{how}" for newcomer in newcomers)),
                      says=(_lost(member, "kill"), *(_lost(newcomer, how) for newcomer in newcomers)),
-                     strike=strike)]
+                     strike=_let_go_after("and no replacement is left"))]
 
 
 def _newcomers_crash_as_they_join(chance):
@@ -335,7 +351,7 @@ WITH_HANG_TIMEOUT = {"launcher": ("--hang-timeout", str(HANG_TIMEOUT))}
 KINDS = (
     Kind(1, "a rank of an elastic job throws, or calls exit(3)",
          functools.partial(_one, hows=("throw", "exit"))),
-    Kind(2, "SIGKILL to a rank of an elastic job", functools.partial(_one, hows=("kill",))),
+    Kind(2, "SIGKILL to a rank of an elastic job", _killed),
     Kind(3, "a rank of an elastic job takes all memory that a control group allows",
          functools.partial(_one, hows=("memory",), surroundings=_little_memory)),
     Kind(4, "SIGSEGV in a rank of an elastic job", functools.partial(_one, hows=("segv",))),

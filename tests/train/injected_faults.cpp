@@ -29,6 +29,13 @@ void take_all_memory() {
   while (true) taken.emplace_back(16 << 20, 'x');
 }
 
+void kill_after(std::chrono::microseconds span) {
+  std::thread([span] {
+    std::this_thread::sleep_for(span);
+    ::kill(::getpid(), SIGKILL);
+  }).detach();
+}
+
 }  // namespace
 
 void inject_fault(const std::string& how) {
@@ -40,6 +47,9 @@ void inject_fault(const std::string& how) {
   if (how == "stop") {
     ::kill(::getpid(), SIGSTOP);
     return;
+  }
+  if (const std::string prefix = "kill_after_"; how.starts_with(prefix)) {
+    return kill_after(std::chrono::microseconds(std::stoi(how.substr(prefix.size()))));
   }
   if (how == "deaf") {
     std::signal(SIGINT, SIG_IGN);

@@ -9,9 +9,10 @@
 
 namespace lockstep::testing {
 
-// "kill", "segv", "exit" and "memory", which takes all that there is, end this process. "throw"
-// throws a std::runtime_error. "stop" stops the process; "hang" waits for ever, and "deaf", which
-// ignores SIGINT and SIGTERM, too. std::invalid_argument for anything else.
+// "kill", "segv", "exit" and "memory", which takes all that there is, end this process, and
+// "kill_after_N" does so N microseconds later. "throw" throws a std::runtime_error. "stop" stops
+// the process; "hang" waits for ever, and "deaf", which ignores SIGINT and SIGTERM, too.
+// std::invalid_argument for anything else.
 void inject_fault(const std::string& how);
 
 // Flips the sign of an element of a float tensor. A low bit's effect may be rounded away in the
