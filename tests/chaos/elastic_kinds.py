@@ -308,7 +308,7 @@ def _stopped_from_outside(chance, strike, how="hang", **more):
         strike(job)
 
     return [Schedule(ranks, (CHECKPOINTS, fault), strike=strike_then, completes=False,
-                     never_says=("was lost", "failed first"), **more),
+                     never_says=("^lockstep: member", "failed first"), **more),
             Schedule(chance.randint(1, MOST_RANKS), (CHECKPOINTS,))]
 
 
@@ -329,6 +329,18 @@ def _interrupted(chance):
 
     # Longer than the job may take.
     return _stopped_from_outside(chance, strike, "deaf", code=code, launcher=("--stop-grace", "1000"))
+
+
+def _launcher_killed(chance):
+    """Or its keeper, the parent of the ranks."""
+    if chance.random() < 0.5:
+        return _signalled(signal.SIGKILL, -signal.SIGKILL)(chance)
+
+    def strike(job):
+        for pid in job.children():
+            job.signal_process(pid, signal.SIGKILL)
+
+    return _stopped_from_outside(chance, strike, code=1, says=("^lockstep: the keeper .* was lost",))
 
 
 def _killed_whole(chance):
@@ -361,8 +373,7 @@ KINDS = (
     Kind(9, "an elastic job was killed with all its processes before", _killed_whole),
     Kind(10, "the disk is full at a checkpoint of an elastic job", _full_disk),
     Kind(14, "a NaN in the loss of a rank of an elastic job", _not_finite),
-    Kind(15, "SIGKILL to the launcher of an elastic job",
-         _signalled(signal.SIGKILL, -signal.SIGKILL)),
+    Kind(15, "SIGKILL to the launcher of an elastic job, or to its keeper", _launcher_killed),
     Kind(17, "SIGSTOP to a rank of an elastic job",
          functools.partial(_one, hows=("stop",), **WITH_HANG_TIMEOUT)),
     Kind(18, "SIGCONT to a stopped rank about when it is given up", _wakes_up),

@@ -104,6 +104,11 @@ class Job:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
 
+    def children(self):
+        """The pids of the launcher's."""
+        path = pathlib.Path(f"/proc/{self.pid}/task/{self.pid}/children")
+        return [int(pid) for pid in path.read_text().split()]
+
     def rank_pid(self, rank):
         match = self.wait_for(rf"rank {rank} is process (\d+)")
         if not match:
