@@ -219,7 +219,7 @@ def _not_finite(chance):
 
 
 def _straggler(chance):
-    """It computes some ten times as much as the others."""
+    """A microbatch takes it some ten times as long as the others."""
     ranks = chance.randint(2, 3)
     slow = chance.randrange(ranks)
 

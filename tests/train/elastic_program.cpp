@@ -16,6 +16,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -274,11 +275,8 @@ struct Faults : TrainerCallback {
   const torch::nn::Module& net_;
 };
 
-// Some ten times as much as the net computes.
-void compute_in_vain() {
-  const at::Tensor matrix = at::full({128, 128}, 0.5);
-  for (int i = 0; i < 10; ++i) at::mm(matrix, matrix);
-}
+// Some ten times as long as a net's microbatch takes, also beside busy cores.
+constexpr std::chrono::milliseconds kDelayOfSlowMember{10};
 
 Sequential make_net() {
   namespace nn = torch::nn;
@@ -371,7 +369,9 @@ std::string train() {
   const auto loss = [&](auto& model, auto& batch) {
     die("loss", current_step);
     record_samples(batch.target, epoch, trainer.group().generation());
-    if (plan.slow_member >= 0 && member() == plan.slow_member) compute_in_vain();
+    if (plan.slow_member >= 0 && member() == plan.slow_member) {
+      std::this_thread::sleep_for(kDelayOfSlowMember);
+    }
     const at::Tensor mean = at::mse_loss(model(batch.data), batch.target.narrow(1, 0, outputs));
     return is_at(plan.nan, current_step) ? mean * std::nan("") : mean;
   };
