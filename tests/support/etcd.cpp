@@ -8,8 +8,9 @@
 namespace lockstep::testing {
 
 std::string Etcd::why_not() {
-  const bool is_there = Program({"/bin/sh", "-c", "command -v etcd"}).wait() == 0;
-  return is_there ? "" : "there is no etcd (Debian: etcd-server)";
+  const bool is_there =
+      Program({"/bin/sh", "-c", "command -v etcd && command -v etcdctl"}).wait() == 0;
+  return is_there ? "" : "there is no etcd and etcdctl (Debian: etcd-server, etcd-client)";
 }
 
 Etcd::Etcd(const std::string& address, const std::function<Command(Command)>& on)
