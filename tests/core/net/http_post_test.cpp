@@ -58,7 +58,7 @@ TEST(HttpPost, TakesLinesAsTheyCome) {
 }
 
 TEST(HttpPost, NoticesAnAnswerThatIsCutOff) {
-  for (const std::string& answer :
+  for (const std::string answer :
        {"", "HTTP/1.0 200 OK\r\n", "HTTP/1.0 200 OK\r\nContent-Length: 3\r\n\r\n{}"}) {
     EXPECT_THROW(body_of(answer), ConnectionClosed) << answer;
   }
