@@ -131,6 +131,7 @@ void ClusterLaunch::take_end(int rank, std::vector<std::string>& lines) {
   if (would_repeat) fatal_ = rank;
   membership_.change([number, would_repeat, replaced, end = process.end,
                       host = membership_.host()](ClusterJob& job) {
+    if (!job.hosts.contains(number)) return;  // it was done, and the answer was lost
     job.end(number, false, end);
     if (would_repeat && job.failure.empty()) {
       job.failure = fmt::format("member {} ended: {}", number, end);

@@ -22,7 +22,8 @@
 
 namespace lockstep {
 
-// Changes the shared record. Called again if another agent has changed it meanwhile.
+// Changes the shared record. Called again if another agent has changed it meanwhile, or if an
+// answer of etcd was lost: the record may then have the change already.
 using ClusterEdit = std::function<void(ClusterJob&)>;
 
 // The functions are for one thread, the launch's. After follow(), another one talks to etcd.
