@@ -323,7 +323,8 @@ TEST(OneCopy, AnOptimizerThatNeedsWholeGradientsIsFound) {
     const auto backward = [&] { model(batch_of(*group, 0)).square().mean().backward(); };
     backward();
     optimizer.zero_grad();
-    EXPECT_THAT(message_of<UsageError>(backward), HasSubstr("make the optimizer from the wrapped"));
+    EXPECT_THAT(message_of<UsageError>(backward),
+                HasSubstr("make a lockstep::optim optimizer from the wrapped model"));
   });
 }
 
