@@ -195,9 +195,7 @@ std::vector<EpochSummary> TrainerCore::run(const detail::RunBatches& run_batches
     options_.log(why);
   }
   if (saves_) saves_->wait();
-  if (options_.restore_best) {
-    saves_ ? static_cast<void>(load_best()) : evaluation_->restore_best(*group_);
-  }
+  if (options_.restore_best) restore_best();
   return summaries;
 }
 
@@ -574,6 +572,14 @@ bool TrainerCore::load_best() {
     load_state_dict(step_->module(), step_->weights());
   }
   return true;
+}
+
+void TrainerCore::restore_best() {
+  if (saves_) {
+    load_best();
+  } else {
+    evaluation_->restore_best(*group_);
+  }
 }
 
 }  // namespace lockstep

@@ -218,6 +218,7 @@ class TrainerCore {
   void finish_step(const at::Tensor& loss, const detail::TrainerBatch& batch, TrainerEpoch& epoch,
                    const FitOptions& fit);
   void require_size(const detail::TrainerBatch& batch, const EpochSampler* sampler) const;
+  void restore_best();
   void save(const std::optional<double>& score, const EpochSampler* sampler);
 
   std::shared_ptr<ProcessGroup> group_;
