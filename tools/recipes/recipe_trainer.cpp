@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "lockstep/comm/init_process_group.h"
 #include "lockstep/core/error.h"
 #include "lockstep/parallel/distinct_parameters.h"
 #include "lockstep/parallel/sync_batch_norm.h"
@@ -93,6 +94,9 @@ RecipeTrainer::RecipeTrainer(const Recipe& recipe, torch::nn::Sequential net,
       of_checkpoint_(clones(data.statistics)),
       trainer_(net, group_, [&] {
         TrainerOptions made = trainer_options(recipe, options, start, *group_);
+        const bool is_wrapped = made.mode == TrainingMode::distributed;
+        // A wrapper asks for a group; a microbatch is normalized by itself.
+        if (is_wrapped && made.microbatches > 0) convert_sync_batchnorm(*net, make_self_group());
         if (made.checkpoints) made.checkpoints->tensors = of_checkpoint_;
         made.log = std::move(log);
         return made;
