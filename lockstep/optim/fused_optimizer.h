@@ -2,6 +2,7 @@
 // The members of FusedOptimizer, for the files that instantiate it: its constructors and its step.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -30,6 +31,7 @@
 #include "lockstep/parallel/divided_reduction.h"
 #include "lockstep/parallel/finite_gradients.h"
 #include "lockstep/parallel/model_agreement.h"
+#include "lockstep/parallel/one_copy.h"
 
 namespace lockstep::optim {
 
@@ -91,6 +93,9 @@ void FusedOptimizer<Base, Options, State>::shard(GroupArgument group,
   compared_options_ = detail::options_of_groups<Options>(*this);
   group_ = group.shared();
   host_ = std::move(host);
+  if (!host_ && std::ranges::any_of(parameters_of(*this), has_one_copy)) {
+    host_ = ranks_of_host(group_);
+  }
   if (reduction_) {
     require_parameters_of(reduction_->buckets(), parameters_of(*this), Algorithm<State>::name());
     reduction_->expect_shares();

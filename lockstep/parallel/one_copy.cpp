@@ -102,14 +102,6 @@ void require_suitable(const std::vector<NamedTensor>& parameters, const ErrorCon
                     "off");
 }
 
-// Collective. The ranks of this host, which may be all of the group.
-std::shared_ptr<ProcessGroup> group_of_host(const std::shared_ptr<ProcessGroup>& group) {
-  for (const std::vector<int>& ranks : group->hosts()) {
-    if (std::ranges::find(ranks, group->rank()) != ranks.end()) return group->split(ranks);
-  }
-  return group;
-}
-
 [[noreturn]] void rethrow_failure_of_rank_0(const std::string& packed, ErrorContext context) {
   context.operation = "change_parameters() on rank 0";
   try {
@@ -120,6 +112,13 @@ std::shared_ptr<ProcessGroup> group_of_host(const std::shared_ptr<ProcessGroup>&
 }
 
 }  // namespace
+
+std::shared_ptr<ProcessGroup> ranks_of_host(const std::shared_ptr<ProcessGroup>& group) {
+  for (const std::vector<int>& ranks : group->hosts()) {
+    if (std::ranges::find(ranks, group->rank()) != ranks.end()) return group->split(ranks);
+  }
+  return group;
+}
 
 bool has_one_copy(const at::Tensor& parameter) {
   const CommonParameter* const record = record_of(parameter);
@@ -178,7 +177,7 @@ OneCopy::OneCopy(std::vector<NamedTensor> parameters, std::shared_ptr<ProcessGro
   require_suitable(parameters_, context);
   std::int64_t bytes = 0;
   for (const NamedTensor& parameter : parameters_) bytes += whole_lines_of(parameter.tensor);
-  host_ = group_of_host(group_);
+  host_ = ranks_of_host(group_);
   const at::Tensor memory =
       host_->common_memory({bytes}, at::TensorOptions().dtype(at::kByte).device(at::kCPU));
   if (!memory.defined()) refuse_group(*group_, context);

@@ -20,6 +20,10 @@
 
 namespace lockstep {
 
+// Collective. The ranks that share memory with this one: the group itself, unless it knows several
+// hosts.
+std::shared_ptr<ProcessGroup> ranks_of_host(const std::shared_ptr<ProcessGroup>& group);
+
 // Whether the tensor lies in such memory.
 bool has_one_copy(const at::Tensor& parameter);
 

@@ -387,6 +387,27 @@ TEST(OneCopy, OfEachHostIsFoundToBeChangedByItsRanks) {
   });
 }
 
+// As with microbatches, each rank has the whole gradients.
+TEST_P(OneCopyIn, IsUpdatedByAnOptimizerOfWholeGradients) {
+  run(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    Mlp net, alone;
+    testing::copy_state(*alone, *net);
+    const DistributedDataParallel model(net, group, kOneCopy);
+    Adam optimizer(net->parameters(), 0.01, group);
+    Adam optimizer_alone(alone->parameters(), 0.01);
+    for (int step = 0; step < 3; ++step) {
+      for (std::size_t i = 0; i < net->parameters().size(); ++i) {
+        const at::Tensor parameter = net->parameters()[i];
+        parameter.mutable_grad() = at::full_like(parameter, 0.1 * static_cast<double>(i + 1));
+        alone->parameters()[i].mutable_grad() = parameter.grad().clone();
+      }
+      optimizer.step();
+      optimizer_alone.step();
+      expect_equal(net, alone);
+    }
+  });
+}
+
 TEST_P(OneCopyIn, OfTwoTensorsInTheSameMemoryIsRefused) {
   run(2, [](const std::shared_ptr<ProcessGroup>& group) {
     Mlp net;

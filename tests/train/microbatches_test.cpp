@@ -485,7 +485,8 @@ TEST(Microbatches, ResumeInTheMiddleOfAnEpochOnAnotherNumberOfRanks) {
   };
   for (auto [training, what] :
        {std::pair{cnn_training(), "cnn"}, std::pair{sharded, "sharded"},
-        std::pair{one_copy, "one copy"}, std::pair{curriculum, "curriculum"}, std::pair{adam, "Adam with clipping"}}) {
+        std::pair{one_copy, "one copy"}, std::pair{curriculum, "curriculum"},
+        std::pair{adam, "Adam with clipping"}}) {
     const std::string expected = hashes(training, {TrainingMode::single}).front();
     const testing::TemporaryFolder folder;
     training.options.checkpoints = TrainerCheckpointOptions{
