@@ -357,7 +357,8 @@ TrainResult train(const Recipe& recipe, RecipeOptions options,
     torch::optim::Optimizer& optimizer = model.trainer().optimizer();
     auto* const shards = dynamic_cast<optim::ShardedOptimizer*>(&optimizer);
     if (shards != nullptr) shards->consolidate_state();
-    if (result.is_of_rank_0) result.sha256 = state_sha256(*net, optimizer);
+    // Rank 0 alone has all shares of a state.
+    if (shards == nullptr || result.is_of_rank_0) result.sha256 = state_sha256(*net, optimizer);
     last_log("SHA-256 of weights, buffers and optimizer state: " + result.sha256);
   }
   log_end(result, has_trained, last_log);

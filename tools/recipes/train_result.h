@@ -70,7 +70,8 @@ struct TrainResult {
   // The line that `linear` has learned.
   std::optional<double> weight;
   std::optional<double> bias;
-  // With microbatches: state_sha256() of the trained net and its optimizer.
+  // With microbatches: state_sha256() of the trained net and its optimizer; of a sharded one only
+  // on rank 0.
   std::string sha256 = {};
   // Whether this process is rank 0 at the end; not a part of the JSON form.
   bool is_of_rank_0 = true;
