@@ -9,7 +9,7 @@
 
 namespace lockstep {
 
-// On one machine only.
+// `spawn` starts ranks on one machine; `lockstep run` counts those of all machines.
 struct ElasticOptions {
   // The job fails when fewer ranks than this are left.
   int least = 1;

@@ -24,6 +24,7 @@
 #include "lockstep/comm/types/call_origin.h"
 #include "lockstep/parallel/distinct_parameters.h"
 #include "lockstep/parallel/model_agreement.h"
+#include "lockstep/rendezvous/elastic_job.h"
 #include "lockstep/train/watched_metric.h"
 
 namespace lockstep {
@@ -266,6 +267,13 @@ void add_fit(Lines& lines, const FitOptions& fit) {
   lines.push_back(fmt::format("{} evaluate", fit.evaluate ? "a function" : "no function"));
 }
 
+// A host that is lost takes its copy of the parameters with it, and survivors on one host cannot
+// tell whether those on another have taken the last step.
+bool loses_whole_hosts() {
+  const auto job = ElasticJob::of_this_process();
+  return job && job->on_several_hosts();
+}
+
 }  // namespace
 
 ErrorContext trainer_on(const ProcessGroup& group) {
@@ -292,7 +300,8 @@ TrainerOptions resolved(TrainerOptions options, const ProcessGroup& group,
 }
 
 void take_one_copy(TrainerOptions& options, const ProcessGroup& group) {
-  if (options.shard_optimizer && options.microbatches > 0 && group.backend() == "shm") {
+  if (options.shard_optimizer && options.microbatches > 0 && group.backend() == "shm" &&
+      !loses_whole_hosts()) {
     options.distributed.one_copy_per_host = true;
   }
 }
@@ -307,6 +316,10 @@ void check_elastic(const ProcessGroup& group, const TrainerOptions& options, boo
       {options.mode != TrainingMode::distributed,
        "this job is elastic, and the modes single and data_parallel have no ranks that could go on",
        "leave .mode out, or start the job without --elastic"},
+      {options.distributed.one_copy_per_host && loses_whole_hosts(),
+       "this job is elastic and has several hosts, and one copy of the parameters cannot be "
+       "recovered there",
+       "leave .one_copy_per_host out; with .checkpoints, .shard_optimizer may stay"},
       {options.shard_optimizer && !shares_memory && !options.checkpoints,
        fmt::format("this job is elastic, and its ranks share no memory (backend {}), so a rank's "
                    "share of the optimizer's state is lost with it",

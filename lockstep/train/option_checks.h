@@ -32,8 +32,8 @@ TrainerOptions resolved(TrainerOptions options, const ProcessGroup& group,
 void check_elastic(const ProcessGroup& group, const TrainerOptions& options, bool can_begin_again,
                    bool can_make_optimizer);
 
-// For an elastic job: the optimizer's state is recovered from the memory that ranks share, if they
-// do, and that needs one copy of the parameters on the host.
+// For an elastic job on one host: the optimizer's state is recovered from the memory that ranks
+// share, if they do, and that needs one copy of the parameters.
 void take_one_copy(TrainerOptions& options, const ProcessGroup& group);
 
 // UsageError if fit() lacks the function that an option needs, or has a null callback, or if an

@@ -356,9 +356,9 @@ TrainResult train(const Recipe& recipe, RecipeOptions options,
   if (in_microbatches) {
     torch::optim::Optimizer& optimizer = model.trainer().optimizer();
     auto* const shards = dynamic_cast<optim::ShardedOptimizer*>(&optimizer);
-    if (shards != nullptr) shards->consolidate_state();
-    // Rank 0 alone has all shares of a state.
-    if (shards == nullptr || result.is_of_rank_0) result.sha256 = state_sha256(*net, optimizer);
+    const bool is_divided = shards != nullptr && shards->is_sharded();
+    if (is_divided) shards->consolidate_state();
+    if (!is_divided || result.is_of_rank_0) result.sha256 = state_sha256(*net, optimizer);
     last_log("SHA-256 of weights, buffers and optimizer state: " + result.sha256);
   }
   log_end(result, has_trained, last_log);
