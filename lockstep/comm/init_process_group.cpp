@@ -89,6 +89,12 @@ std::shared_ptr<ProcessGroup> make_group(std::string backend, Membership member,
                                          GroupOptions options) {
   if (member.store) {
     member.processes = call_roll(member, backend, Deadline::after(options.timeout));
+    if (member.local_world_size == 0) {
+      const auto is_here = [&](const ProcessIdentity& process) {
+        return process.machine == member.processes[static_cast<std::size_t>(member.rank)].machine;
+      };
+      member.local_world_size = static_cast<int>(std::ranges::count_if(member.processes, is_here));
+    }
     warn_of_oversubscription(member);
   }
   if (member.world_size == 1) {

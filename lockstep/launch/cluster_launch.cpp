@@ -123,6 +123,10 @@ void ClusterLaunch::take_end(int rank, std::vector<std::string>& lines) {
   }
   // What it has started must not write any more when the others go on.
   process.process.signal(SIGKILL);
+  // Such as the message of an exception.
+  if (std::string words = process.process.last_words(); !words.empty()) {
+    process.end = std::move(words);
+  }
   last_lost_ = rank;
   unsettled_.insert(number);
   const bool would_repeat = status.signal == 0 && wrong_command(status.exit_code);

@@ -158,7 +158,7 @@ ResizeAnswer ElasticLaunch::decide(int ranks) {
                             before, ranks > before ? "newcomers join" : "the highest ranks leave")};
 }
 
-// The members must have met in their generation before it is over.
+// The members should have met in their generation before it is over; one that has not skips it.
 void ElasticLaunch::resize(std::vector<std::string>& lines) {
   if (!wish_) return;
   const int before = members_.wanted();

@@ -217,14 +217,21 @@ void EtcdMembership::run() {
       etcd_.wait_for_change(prefix_, view.revision,
                             Deadline::after(std::chrono::ceil<milliseconds>(next)), wake_.get());
     } catch (const LeaseLost& error) {
-      renewed_at_ = 0;
-      note(error.what());
-      return ring(news_);
+      return give_up(error);
+    } catch (const UsageError& error) {
+      return give_up(error);  // a record that this version cannot read
     } catch (const std::exception& error) {
       note(error.what());
       ::poll(nullptr, 0, static_cast<int>(kEtcdPause.count()));
     }
   }
+}
+
+// The ranks of this host must end.
+void EtcdMembership::give_up(const std::exception& reason) {
+  renewed_at_ = 0;
+  note(reason.what());
+  ring(news_);
 }
 
 bool EtcdMembership::advance(View& view) {

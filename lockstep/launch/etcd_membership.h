@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <mutex>
 #include <optional>
@@ -99,6 +100,7 @@ class EtcdMembership {
   bool advance(View& view);
   // The thread.
   void run();
+  void give_up(const std::exception& reason);
   void end_thread();
   void note(const std::string& trouble);
   // The shared record as a host without members wants it.

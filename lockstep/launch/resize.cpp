@@ -40,7 +40,8 @@ constexpr milliseconds kResizeTimeout{10'000};
 constexpr milliseconds kSearchTimeout{1000};
 
 constexpr const char* kNameTheJob =
-    "give the pid of its `lockstep run`, or the TORCHELASTIC_RUN_ID of its ranks";
+    "give the pid of its `lockstep run`, or of the program that called spawn, or the "
+    "TORCHELASTIC_RUN_ID of its ranks";
 
 [[noreturn]] void refuse_resize(const std::string& job, const std::string& cause,
                                 const std::string& remedy) {
@@ -101,8 +102,7 @@ std::string folder_of_process(const std::string& job, pid_t pid) {
   for (const std::string& folder : launchers_in(variable_of(pid, "TMPDIR"))) {
     if (serves(pid, folder)) return folder;
   }
-  refuse_resize(job, fmt::format("process {} is not a `lockstep run` with ranks", pid),
-                kNameTheJob);
+  refuse_resize(job, fmt::format("process {} has no ranks of a job", pid), kNameTheJob);
 }
 
 std::string folder_of_run(const std::string& id) {

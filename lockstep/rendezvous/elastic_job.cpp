@@ -103,7 +103,7 @@ class GenerationStore final : public Store {
 };
 
 constexpr const char* kSetByLauncher =
-    "set none of them by hand: `lockstep run --elastic` sets them all";
+    "set none of them by hand: `lockstep run --elastic` and spawn set them all";
 
 int required_number(const char* variable, const Range<int>& range) {
   if (const auto number = environment_int(variable, range)) return *number;
@@ -186,7 +186,9 @@ std::optional<Generation> ElasticJob::wait_for_generation(int after, const Deadl
           fmt::format("member {} waited {:.1f} s for a generation with it after generation {}: the "
                       "launcher has noticed no rank that ended, and admitted none",
                       member_, static_cast<double>(deadline.span().count()) / 1000.0, after),
-          "look for a rank that hangs: `lockstep run --hang-timeout SECONDS` ends it");
+          "look for a rank that hangs (on one host, --hang-timeout SECONDS ends it), or for a host "
+          "that "
+          "the others cannot reach");
     }
     if (found.rank_of(member_)) {
       admitted_ = true;
@@ -207,16 +209,16 @@ Membership ElasticJob::membership(const Generation& generation) const {
   }
   const auto size = static_cast<int>(generation.members.size());
   const ErrorContext context{.rank = *rank, .size = size};
+  const bool remote = !generation.store.empty();
   Membership membership{.rank = *rank,
                         .world_size = size,
                         .local_rank = place_,
-                        .local_world_size = size,
+                        .local_world_size = remote && size > 1 ? 0 : size,
                         .generation = generation.number,
                         .store = nullptr,
                         // The launcher is not told: it sees by itself which members end.
                         .losses = std::make_shared<LossRecord>(*rank, std::nullopt)};
   std::shared_ptr<Store> store;
-  const bool remote = !generation.store.empty();
   if (remote) {
     const auto endpoint = parse_endpoint(generation.store);
     if (!endpoint) throw UsageError(context, fmt::format("no store is \"{}\"", generation.store));

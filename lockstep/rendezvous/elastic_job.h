@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Public. A rank's side of an elastic job (`lockstep run --elastic`), in which ranks may be lost
-// and replaced while the others go on: docs/elastic.md.
+// Public. A rank's side of an elastic job (`lockstep run --elastic`, or spawn), in which ranks may
+// be lost and replaced while the others go on: docs/elastic.md.
 #pragma once
 
 #include <atomic>

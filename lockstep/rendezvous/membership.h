@@ -19,7 +19,8 @@ struct Membership {
   int rank = 0;
   int world_size = 1;
   // These count ranks of the job, also in the membership of a subgroup. In an elastic job, the
-  // local rank is the member's place (elastic_job.h), which may be any number.
+  // local rank is the member's place (elastic_job.h), which may be any number, and until the roll
+  // call the other one may be 0: unknown.
   int local_rank = 0;
   int local_world_size = 1;
   // The number of this membership within its job, which is part of its keys in the store: 0, except

@@ -66,7 +66,8 @@ std::vector<OptionRule> rules_for(const TrainerOptions& options, const ProcessGr
        "use TrainingMode::distributed"},
       {divides && !options.shard_optimizer, "divided gradients need .shard_optimizer = true", {}},
       {one_copy && !options.shard_optimizer, "one_copy_per_host needs .shard_optimizer = true", {}},
-      {one_copy && group.size() > 1 && options.ema_decay && options.evaluate_ema,
+      {one_copy && std::max(group.size(), most_ranks.value_or(1)) > 1 && options.ema_decay &&
+           options.evaluate_ema,
        "the averaged weights are evaluated in the model, of which the ranks have one copy",
        most_ranks ? "set .evaluate_ema = false, or leave out .shard_optimizer"
                   : "set .evaluate_ema = false, or leave one_copy_per_host off"},
@@ -267,11 +268,20 @@ void add_fit(Lines& lines, const FitOptions& fit) {
   lines.push_back(fmt::format("{} evaluate", fit.evaluate ? "a function" : "no function"));
 }
 
-// A host that is lost takes its copy of the parameters with it, and survivors on one host cannot
-// tell whether those on another have taken the last step.
-bool loses_whole_hosts() {
+bool may_have_several_hosts() {
   const auto job = ElasticJob::of_this_process();
   return job && job->on_several_hosts();
+}
+
+// Whether the ranks of this elastic job can recover what is lost from memory that they share, also
+// those that may join a single one. A host that is lost takes its memory with it. nullopt in a
+// newcomer that has not met the others.
+std::optional<bool> ranks_share_memory(const ProcessGroup& group) {
+  if (const auto job = ElasticJob::of_this_process(); job && job->in_lobby()) return std::nullopt;
+  if (may_have_several_hosts()) return false;
+  if (group.size() > 1) return group.backend() == "shm";
+  const std::string& requested = group.requested_backend();
+  return group.device().is_cpu() && (requested == "auto" || requested == "shm");
 }
 
 }  // namespace
@@ -300,15 +310,18 @@ TrainerOptions resolved(TrainerOptions options, const ProcessGroup& group,
 }
 
 void take_one_copy(TrainerOptions& options, const ProcessGroup& group) {
-  if (options.shard_optimizer && options.microbatches > 0 && group.backend() == "shm" &&
-      !loses_whole_hosts()) {
+  if (options.shard_optimizer && options.microbatches > 0 && ranks_share_memory(group) == true) {
     options.distributed.one_copy_per_host = true;
   }
 }
 
 void check_elastic(const ProcessGroup& group, const TrainerOptions& options, bool can_begin_again,
                    bool can_make_optimizer) {
-  const bool shares_memory = group.size() == 1 || options.distributed.one_copy_per_host;
+  const bool shares_memory = ranks_share_memory(group).value_or(true);
+  const std::string where =
+      may_have_several_hosts()
+          ? "it may have several hosts"
+          : fmt::format("its ranks share no memory (backend {})", group.requested_backend());
   const OptionRule rules[] = {
       {options.microbatches == 0,
        "this job is elastic, and without microbatches the result depends on the number of ranks",
@@ -316,14 +329,15 @@ void check_elastic(const ProcessGroup& group, const TrainerOptions& options, boo
       {options.mode != TrainingMode::distributed,
        "this job is elastic, and the modes single and data_parallel have no ranks that could go on",
        "leave .mode out, or start the job without --elastic"},
-      {options.distributed.one_copy_per_host && loses_whole_hosts(),
-       "this job is elastic and has several hosts, and one copy of the parameters cannot be "
-       "recovered there",
+      {options.distributed.one_copy_per_host && !shares_memory,
+       fmt::format("this job is elastic, and {}, so one copy of the parameters cannot be recovered",
+                   where),
        "leave .one_copy_per_host out; with .checkpoints, .shard_optimizer may stay"},
       {options.shard_optimizer && !shares_memory && !options.checkpoints,
-       fmt::format("this job is elastic, and its ranks share no memory (backend {}), so a rank's "
-                   "share of the optimizer's state is lost with it",
-                   group.backend()),
+       fmt::format(
+           "this job is elastic, and {}, so a rank's share of the optimizer's state is lost "
+           "with it",
+           where),
        "set .checkpoints, from which it is then taken, or leave out .shard_optimizer"},
       {options.shard_optimizer && !can_make_optimizer,
        "this job is elastic, and an optimizer that the program has made cannot be sharded over "

@@ -217,17 +217,17 @@ bool TrainerCore::begin_run(const FitOptions& fit) {
 }
 
 void TrainerCore::begin_elastic(const FitOptions& fit, bool resumed) {
+  const bool shares_memory = options_.distributed.one_copy_per_host;
   if (shards_->are_divided()) {
-    const bool shares_memory = options_.distributed.one_copy_per_host;
     options_.log(
         fmt::format("if a rank is lost, its share of the optimizer's state is taken from {}",
-                    shares_memory ? "memory that the ranks share, with one copy of the "
-                                    "weights"
+                    shares_memory ? "memory that the ranks share, with one copy of the weights"
                                   : "the newest checkpoint"));
-    if (!shares_memory && !resumed) {
-      save({}, fit.sampler);
-      saves_->wait();
-    }
+  }
+  // Also for the ranks that may join a single one.
+  if (options_.shard_optimizer && !shares_memory && !resumed) {
+    save({}, fit.sampler);
+    saves_->wait();
   }
   elastic_->note_steps(progress_->steps);
 }
@@ -244,6 +244,8 @@ void TrainerCore::adopt(std::shared_ptr<ProcessGroup> group, const FitOptions& f
   step_->starts_training(step_->trained_parameters());  // as those of the others
   microbatches_.reset();
   take_one_copy(options_, *group_);
+  // A newcomer did not know where the others are.
+  check_elastic(*group_, options_, batches_.can_begin_again, shards_->can_make());
   const auto model = wrap_model();
   microbatches_ = std::make_unique<MicrobatchStep>(options_, *group_, state_->contents().module,
                                                    model, nullptr);

@@ -146,8 +146,8 @@ struct TrainerOptions {
   std::optional<TrainerCheckpointOptions> checkpoints = {};
   // Each rank keeps the optimizer's state of its part of the parameters: see optimizers.h. With
   // .microbatches, each rank still gets the whole gradients, and updates its part from them. In an
-  // elastic job whose ranks share memory, it includes .distributed.one_copy_per_host; otherwise it
-  // needs .checkpoints there (docs/elastic.md).
+  // elastic job of one machine whose ranks share memory, it includes
+  // .distributed.one_copy_per_host; otherwise it needs .checkpoints there (docs/elastic.md).
   bool shard_optimizer = false;
   // Rank 0 writes events for TensorBoard into this folder: train/loss, the loss of its last batch,
   // and train/learning_rate every ten steps; after each epoch epoch/loss, and epoch/NAME for each

@@ -118,6 +118,21 @@ TEST_F(ElasticShards, AreGatheredForAnOrderlyChangeWithoutSharedMemory) {
   EXPECT_THAT(text, Not(HasSubstr("from the checkpoint")));
 }
 
+TEST_F(ElasticShards, OfAJobThatBeginsWithOneRankComeFromTheFirstCheckpoint) {
+  const testing::TemporaryFolder folder;
+  const std::string text = expect_undisturbed(
+      1, {"model=mlp", "sharded=adam", "epochs=1"},
+      {"backend=gloo", "every=0", folder_in(folder), "resize=1:2", "wait=2:1", "die=1:loss:4"},
+      /*most=*/2);
+  EXPECT_THAT(text, HasSubstr("from the checkpoint of step 0: rank 1 had a share"));
+}
+
+TEST_F(ElasticShards, OfAJobThatBeginsWithOneRankNeedACheckpointToo) {
+  const Ended ended = run(1, "1:2", {"sharded=adam", "backend=gloo"});
+  EXPECT_EQ(ended.code, 2);
+  EXPECT_THAT(ended.err, HasSubstr("set .checkpoints, from which it is then taken"));
+}
+
 TEST_F(ElasticShards, NeedACheckpointIfRanksShareNoMemory) {
   const Ended ended = run(2, "1:2", {"sharded=adam", "backend=gloo"});
   EXPECT_EQ(ended.code, 2);

@@ -358,7 +358,7 @@ TEST_F(RunElastic, IsNotResizedWithoutReason) {
   EXPECT_EQ(program.wait(), 0) << program.out();
   expect_refused(resize(launcher, 1), "there is no process");
   expect_refused(resize("nothing", 1), "this user has no elastic job of this name here");
-  expect_refused(resize(std::to_string(::getpid()), 1), "is not a `lockstep run` with ranks");
+  expect_refused(resize(std::to_string(::getpid()), 1), "has no ranks of a job");
 }
 
 TEST_F(RunElastic, OnlyElasticJobsOfThisUserAreResized) {
