@@ -89,6 +89,7 @@ AgentResult run_on_host(AgentOptions options, const RankBody& body, SignalWatch&
     return result;
   }
   options.ranks = static_cast<int>(met.members.size());
+  options.attempt.run_id = options.cluster->job;
   return RankWatch(options, body, signals, membership, met.members, warnings).run();
 }
 

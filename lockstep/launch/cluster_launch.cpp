@@ -46,7 +46,11 @@ ClusterLaunch::ClusterLaunch(const ElasticOptions& options, const ClusterOptions
       board_path_(fmt::format("{}/{}", store.folder(), kBoardName)),
       board_(ElasticBoard::create(board_path_)),
       founders_(founders_among(first, membership.job())),
+      first_members_(first.size()),
       job_(membership.job()),
+      leaving_(board_,
+               [this](int number) -> LocalRanks::Rank& { return *process_of(member_of(number)); }),
+      hang_watch_(options.hang_timeout),
       replacements_(options.replacements) {
   for (const int number : first) {
     members_.push_back({.number = number, .place = static_cast<int>(members_.size())});
@@ -89,9 +93,13 @@ std::vector<std::string> ClusterLaunch::take_changes() {
   std::vector<std::string> lines;
   take_completions();
   take_ends(lines);
-  refuse_resize();
+  take_requests();
   take_news(lines);
   end_untrained();
+  kill_dismissed(lines);
+  leaving_.end([this](int) { return job_.trains || job_.finished > 0; }, lines);
+  kill_hanging();
+  kill_late_newcomers();
   tell();
   return lines;
 }
@@ -118,7 +126,7 @@ void ClusterLaunch::take_end(int rank, std::vector<std::string>& lines) {
   LocalRanks::Rank& process = local_ranks_.all()[static_cast<std::size_t>(rank)];
   const ExitStatus& status = *process.process.status();
   const int number = member.number;
-  if (status.success()) {
+  if (status.success() || leaving_.contain(number)) {
     return membership_.change([number](ClusterJob& job) { job.end(number, true, ""); });
   }
   // What it has started must not write any more when the others go on.
@@ -136,7 +144,9 @@ void ClusterLaunch::take_end(int rank, std::vector<std::string>& lines) {
   membership_.change([number, would_repeat, replaced, end = process.end,
                       host = membership_.host()](ClusterJob& job) {
     if (!job.hosts.contains(number)) return;  // it was done, and the answer was lost
+    const bool was_to_leave = std::ranges::count(job.leaving, number) > 0;
     job.end(number, false, end);
+    if (was_to_leave) return;
     if (would_repeat && job.failure.empty()) {
       job.failure = fmt::format("member {} ended: {}", number, end);
     }
@@ -148,11 +158,15 @@ void ClusterLaunch::take_end(int rank, std::vector<std::string>& lines) {
                               replaced || would_repeat ? "" : "; it is not replaced"));
 }
 
-void ClusterLaunch::refuse_resize() {
-  answer_resize_requests(store_, [](int /*ranks*/) {
-    return ResizeAnswer{.text =
-                            "its hosts meet in etcd; start `lockstep run` on another host to "
-                            "add ranks, or stop one"};
+void ClusterLaunch::take_requests() {
+  answer_resize_requests(store_, [this](int ranks) {
+    ResizeAnswer answer = answer_to_resize({.least = options_.least,
+                                            .most = options_.most,
+                                            .ranks = job_.wish > 0 ? job_.wish : job_.ranks(),
+                                            .finished = job_.finished > 0},
+                                           ranks);
+    if (answer.follows) membership_.change([ranks](ClusterJob& job) { job.wish = ranks; });
+    return answer;
   });
 }
 
@@ -175,19 +189,28 @@ void ClusterLaunch::take_news(std::vector<std::string>& lines) {
   if (lost_here && !runs && unsettled_.empty()) fatal_ = last_lost_;
 }
 
-// "members 2, 3 on 10.77.0.2 were lost", "2 ranks go on (generation 1)", "member 4 joins as rank 2
-// of 3 (generation 2)"
+// "members 2, 3 on 10.77.0.2 were lost", "members 2, 3 leave", "2 ranks go on (generation 1)",
+// "member 4 joins as rank 2 of 3 (generation 2)"
 void ClusterLaunch::describe(const ClusterJob& before, std::vector<std::string>& lines) const {
   const Generation& now = job_.generation;
   if (before.generation.number == now.number) return;
   std::map<std::string, std::vector<int>> lost;
-  for (const auto& [member, host] : before.hosts) {
-    if (job_.hosts.contains(member) || host == membership_.host()) continue;
-    if (std::ranges::count(before.completed, member) == 0) lost[host].push_back(member);
+  for (const int member : before.generation.members) {
+    const auto on = before.hosts.find(member);
+    if (on == before.hosts.end() || on->second == membership_.host()) continue;
+    if (!job_.hosts.contains(member)) lost[on->second].push_back(member);
   }
   for (const auto& [host, members] : lost) {
     lines.push_back(fmt::format("{} on {} {} lost", members_in_words(members), host_in_words(host),
                                 members.size() == 1 ? "was" : "were"));
+  }
+  std::vector<int> leave;
+  for (const int member : job_.leaving) {
+    if (before.generation.rank_of(member)) leave.push_back(member);
+  }
+  if (!leave.empty()) {
+    lines.push_back(
+        fmt::format("{} leave{}", members_in_words(leave), leave.size() == 1 ? "s" : ""));
   }
   bool joins = false;
   for (const int member : now.members) {
@@ -208,6 +231,7 @@ void ClusterLaunch::start_newcomers(std::vector<std::string>& lines) {
         .rank = static_cast<int>(members_.size()), .place = free_place(), .member = number};
     members_.push_back({.number = number, .place = start.place});
     local_ranks_.start(start);
+    hang_watch_.add_newcomer(number);
     lines.push_back(fmt::format("member {} is started", number));
   }
 }
@@ -215,13 +239,51 @@ void ClusterLaunch::start_newcomers(std::vector<std::string>& lines) {
 // Nobody meets them any more.
 void ClusterLaunch::end_untrained() {
   if (job_.finished == 0) return;
-  for (std::size_t index = 0; index < members_.size(); ++index) {
-    Member& member = members_[index];
+  for (Member& member : members_) {
     if (member.ended || !is_newcomer(member) || board_.progress(member.number) >= 0) continue;
-    if (!std::exchange(member.dismissed, true)) {
-      membership_.change([number = member.number](ClusterJob& job) { job.dismiss(number); });
+    if (std::exchange(member.dismissed, true)) continue;
+    membership_.change([number = member.number](ClusterJob& job) { job.dismiss(number); });
+  }
+}
+
+// Also newcomers that have been dismissed in etcd, since fewer ranks are wanted.
+void ClusterLaunch::kill_dismissed(std::vector<std::string>& lines) {
+  for (Member& member : members_) {
+    if (member.ended) continue;
+    if (!job_.hosts.contains(member.number) && !std::exchange(member.dismissed, true)) {
+      lines.push_back(fmt::format("member {}, which had not joined, is ended", member.number));
     }
-    if (index < local_ranks_.all().size()) local_ranks_.all()[index].process.signal(SIGKILL);
+    LocalRanks::Rank* const process = process_of(member);
+    if (member.dismissed && process != nullptr) process->process.signal(SIGKILL);
+  }
+}
+
+// Those that keep the ranks of all hosts waiting.
+void ClusterLaunch::kill_hanging() {
+  const auto is_founder_in_set_up = [this](const Member& member) {
+    return !is_newcomer(member) && sets_up(member);
+  };
+  if (std::ranges::any_of(members_, is_founder_in_set_up)) hang_watch_.restart();
+  const ProgressOfMembers now = progress();
+  stand_still_ = hang_watch_.stand_still(now);
+  if (!stand_still_) return;
+  for (const int number : job_.hanging) {
+    if (now.contains(number)) hang_watch_.kill_hanging(*process_of(member_of(number)));
+  }
+}
+
+void ClusterLaunch::kill_late_newcomers() {
+  const auto first = std::ranges::subrange(members_.begin(), members_.begin() + first_members_);
+  if (std::ranges::none_of(first, [this](const Member& one) { return sets_up(one); })) {
+    hang_watch_.note_set_up();
+  }
+  const auto waits = [this](int number) { return !member_of(number).ended && !has_joined(number); };
+  for (const int number : hang_watch_.late_newcomers(waits)) {
+    if (LocalRanks::Rank* const process = process_of(member_of(number))) {
+      hang_watch_.kill_late(*process);
+    } else {
+      hang_watch_.add_newcomer(number);  // the keeper has not started it yet
+    }
   }
 }
 
@@ -229,9 +291,16 @@ void ClusterLaunch::tell() {
   HostRecord record;
   for (const Member& member : members_) {
     if (member.ended || member.dismissed || !is_newcomer(member)) continue;
-    if (store_.value(join_key(member.number))) record.joined.push_back(member.number);
+    if (has_joined(member.number)) record.joined.push_back(member.number);
   }
   if (trains()) record.trains = opened_;
+  if (stand_still_) {
+    record.stands_still = opened_;
+    for (const auto& [number, of_member] : progress()) {
+      const bool stopped = process_of(member_of(number))->process.stopped_by() != 0;
+      record.progress.push_back({number, of_member, stopped});
+    }
+  }
   if (record == told_) return;
   told_ = record;
   membership_.tell(record);
@@ -249,6 +318,10 @@ void ClusterLaunch::open_generation() {
     member.last = LastRank{*rank, static_cast<int>(generation.members.size())};
     progress_at_opening_[member.number] = board_.progress(member.number);
   }
+  for (const int number : job_.members_on(membership_.host())) {
+    if (std::ranges::count(job_.leaving, number) > 0) leaving_.add(number);
+  }
+  hang_watch_.restart();
   board_.set_generation(opened_);
 }
 
@@ -258,13 +331,38 @@ bool ClusterLaunch::trains() const {
   });
 }
 
+ProgressOfMembers ClusterLaunch::progress() const {
+  ProgressOfMembers progress;
+  for (const Member& member : members_) {
+    if (member.ended || !job_.generation.rank_of(member.number)) continue;
+    progress[member.number] = board_.progress(member.number);
+  }
+  for (const int number : leaving_.in_step()) progress[number] = board_.progress(number);
+  return progress;
+}
+
+const ClusterLaunch::Member& ClusterLaunch::member_of(int number) const {
+  return *std::ranges::find(members_, number, &Member::number);
+}
+
+bool ClusterLaunch::sets_up(const Member& member) const {
+  return !member.ended && board_.progress(member.number) < 0;
+}
+
+LocalRanks::Rank* ClusterLaunch::process_of(const Member& member) const {
+  const auto index = static_cast<std::size_t>(&member - members_.data());
+  return index < local_ranks_.all().size() ? &local_ranks_.all()[index] : nullptr;
+}
+
 bool ClusterLaunch::is_newcomer(const Member& member) const {
   return std::ranges::count(founders_, member.number) == 0;
 }
 
 int ClusterLaunch::free_place() const {
   int place = 0;
-  const auto takes_it = [&](const Member& one) { return !one.ended && one.place == place; };
+  const auto takes_it = [&](const Member& one) {
+    return one.place == place && !one.ended && !one.dismissed && !leaving_.contain(one.number);
+  };
   while (std::ranges::any_of(members_, takes_it)) ++place;
   return place;
 }
@@ -289,6 +387,11 @@ void ClusterLaunch::require_place() {
                   "other hosts go on without them: its lease was not renewed{}",
                   cluster_.job, trouble.empty() ? "" : ": " + trouble),
       "start `lockstep run` here again when etcd can be reached: its ranks then join the others");
+}
+
+void ClusterLaunch::forget_quiet_time() {
+  hang_watch_.forget_time();
+  leaving_.forget_time();
 }
 
 std::optional<ElasticControl::LastRank> ClusterLaunch::last_rank(int rank) const {

@@ -14,6 +14,8 @@
 #include "lockstep/launch/agent_options.h"
 #include "lockstep/launch/elastic_control.h"
 #include "lockstep/launch/etcd_membership.h"
+#include "lockstep/launch/hang_watch.h"
+#include "lockstep/launch/leaving_members.h"
 #include "lockstep/launch/local_ranks.h"
 #include "lockstep/rendezvous/elastic_board.h"
 #include "lockstep/rendezvous/local_store_server.h"
@@ -40,6 +42,7 @@ class ClusterLaunch final : public ElasticControl {
   std::optional<int> fatal() const override { return fatal_; }
   std::string failure_elsewhere() const override { return failure_elsewhere_; }
   std::optional<LastRank> last_rank(int rank) const override;
+  void forget_quiet_time() override;
   void leave() override { membership_.leave(); }
 
  private:
@@ -58,14 +61,25 @@ class ClusterLaunch final : public ElasticControl {
   void take_completions();
   void take_ends(std::vector<std::string>& lines);
   void take_end(int rank, std::vector<std::string>& lines);
-  void refuse_resize();
+  void take_requests();
   void take_news(std::vector<std::string>& lines);
   void describe(const ClusterJob& before, std::vector<std::string>& lines) const;
   void start_newcomers(std::vector<std::string>& lines);
   void end_untrained();
+  void kill_dismissed(std::vector<std::string>& lines);
+  void kill_hanging();
+  void kill_late_newcomers();
   void tell();
   void open_generation();
 
+  // The process of a member of this host; nullptr if the keeper has not started it yet.
+  LocalRanks::Rank* process_of(const Member& member) const;
+  const Member& member_of(int number) const;
+  // How far the members have got for whom the others wait.
+  ProgressOfMembers progress() const;
+  // Whether it runs, and has not begun to train.
+  bool sets_up(const Member& member) const;
+  bool has_joined(int number) const { return store_.value(join_key(number)).has_value(); }
   bool is_newcomer(const Member& member) const;
   int free_place() const;
   // Whether this host's members in the generation have made progress in it.
@@ -80,11 +94,16 @@ class ClusterLaunch final : public ElasticControl {
   ElasticBoard board_;
   // The members that were ranks of the first generation; a host that came later has none.
   const std::vector<int> founders_;
+  const std::size_t first_members_;
   // By rank.
   std::vector<Member> members_;
   ClusterJob job_;
   int opened_ = -1;
-  std::map<int, std::int64_t> progress_at_opening_;
+  ProgressOfMembers progress_at_opening_;
+  LeavingMembers leaving_;
+  HangWatch hang_watch_;
+  // Whether the members of this host stand still.
+  bool stand_still_ = false;
   int replacements_;
   // Lost members of this host whose end, with a newcomer's beginning, is not in etcd yet.
   std::set<int> unsettled_;

@@ -3,6 +3,7 @@
 #include "lockstep/launch/elastic_cluster.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <ranges>
 #include <utility>
 
@@ -22,6 +23,12 @@ void read_format(Unpacking& packed) {
   throw BackendError("it was written by another version of Lockstep");
 }
 
+using PackedProgress = std::pair<std::pair<int, std::int64_t>, bool>;
+
+bool contains(const std::vector<int>& members, int member) {
+  return std::ranges::find(members, member) != members.end();
+}
+
 bool is_member(int number) {
   return number >= 0 && number < ElasticBoard::kMostMembers;
 }
@@ -29,22 +36,32 @@ bool is_member(int number) {
 }  // namespace
 
 std::string encode(const HostRecord& record) {
-  return pack(kClusterFormat, record.terms, record.store, record.joined, record.trains);
+  std::vector<PackedProgress> progress;
+  for (const auto& [member, of_member, stopped] : record.progress) {
+    progress.push_back({{member, of_member}, stopped});
+  }
+  return pack(kClusterFormat, record.terms, record.store, record.joined, record.trains,
+              record.stands_still, progress);
 }
 
 HostRecord decode_host(std::string_view bytes) {
   Unpacking packed(bytes);
   read_format(packed);
   HostRecord record;
-  packed.read_all(record.terms, record.store, record.joined, record.trains);
+  std::vector<PackedProgress> progress;
+  packed.read_all(record.terms, record.store, record.joined, record.trains, record.stands_still,
+                  progress);
+  for (const auto& [of_member, stopped] : progress) {
+    record.progress.push_back({of_member.first, of_member.second, stopped});
+  }
   return record;
 }
 
 std::string encode(const ClusterJob& job) {
   const std::vector<std::pair<int, std::string>> hosts(job.hosts.begin(), job.hosts.end());
   return pack(kClusterFormat, job.terms, job.generation.number, job.generation.members,
-              job.generation.store, hosts, job.completed, job.finished, job.next_member,
-              job.failure);
+              job.generation.store, hosts, job.trains, job.completed, job.finished, job.next_member,
+              job.wish, job.leaving, job.hanging, job.failure);
 }
 
 ClusterJob decode_job(std::string_view bytes) {
@@ -53,7 +70,8 @@ ClusterJob decode_job(std::string_view bytes) {
   ClusterJob job;
   std::vector<std::pair<int, std::string>> hosts;
   packed.read_all(job.terms, job.generation.number, job.generation.members, job.generation.store,
-                  hosts, job.completed, job.finished, job.next_member, job.failure);
+                  hosts, job.trains, job.completed, job.finished, job.next_member, job.wish,
+                  job.leaving, job.hanging, job.failure);
   job.hosts = {hosts.begin(), hosts.end()};
   if (!std::ranges::all_of(job.generation.members, is_member) ||
       !std::ranges::all_of(std::views::keys(job.hosts), is_member)) {
@@ -84,6 +102,7 @@ void ClusterJob::complete(int member) {
 
 void ClusterJob::end(int member, bool success, const std::string& what) {
   if (hosts.erase(member) == 0) return;
+  std::erase(leaving, member);
   const bool was_complete = std::erase(completed, member) > 0;
   if (success) {
     if (std::erase(generation.members, member) > 0) ++finished;
@@ -99,32 +118,91 @@ void ClusterJob::dismiss(int member) {
 }
 
 void ClusterJob::settle(const LiveHosts& live, int least) {
-  if (generation.number < 0 || !failure.empty()) return;
+  if (generation.number < 0 || !failure.empty() || !remove_lost(live, least)) return;
+  const auto train = [&](int member) {
+    return live.at(hosts.at(member)).trains >= generation.number;
+  };
+  trains = trains || std::ranges::all_of(generation.members, train);
+  find_hanging(live);
+  if (finished > 0) {
+    wish = 0;
+    return;
+  }
+  start_wanted(live);
+  if (!trains) return;
+  let_leave(live);
+  if (trains) admit_newcomers(live);
+}
+
+bool ClusterJob::remove_lost(const LiveHosts& live, int least) {
   const auto all = hosts;
   for (const auto& [member, host] : all) {
     if (!live.contains(host)) end(member, false, fmt::format("its host {} was lost", host));
   }
-  if (!failure.empty()) return;
+  if (!failure.empty()) return false;
   const auto is_lost = [&](int member) { return !hosts.contains(member); };
-  if (std::erase_if(generation.members, is_lost) > 0) {
-    const auto train = static_cast<int>(generation.members.size());
-    if (train == 0 || train + finished < least) {
-      failure =
-          fmt::format("{} of its ranks are left, and --elastic wants at least {}", train, least);
-      return;
-    }
-    return open(live);
+  if (std::erase_if(generation.members, is_lost) == 0) return true;
+  const auto left = static_cast<int>(generation.members.size());
+  if (left == 0 || left + finished < least) {
+    failure = fmt::format("{} of its ranks are left, and --elastic wants at least {}", left, least);
+    return false;
   }
-  const auto trains = [&](int member) {
-    return live.at(hosts.at(member)).trains >= generation.number;
-  };
-  if (finished > 0 || !std::ranges::all_of(generation.members, trains)) return;
+  open(live);
+  return true;
+}
+
+// Members that leave may keep the others waiting in their last step.
+void ClusterJob::find_hanging(const LiveHosts& live) {
+  hanging.clear();
+  std::vector<MemberProgress> all;
+  for (const auto& [name, host] : live) {
+    const auto counts = [&](int member) {
+      return generation.rank_of(member) || contains(leaving, member);
+    };
+    if (std::ranges::none_of(members_on(name), counts)) continue;
+    if (host.stands_still != generation.number) return;
+    for (const MemberProgress& one : host.progress) {
+      const auto on = hosts.find(one.member);
+      if (on != hosts.end() && on->second == name) all.push_back(one);
+    }
+  }
+  std::ranges::sort(all, {}, &MemberProgress::member);
+  hanging = hanging_members(all);
+}
+
+// Newcomers come, or go, at once.
+void ClusterJob::start_wanted(const LiveHosts& live) {
+  if (wish == 0) return;
+  for (int missing = wish - ranks(); missing > 0; --missing) {
+    const auto load_of = [&](const auto& host) {
+      return host.second.terms == terms ? members_on(host.first).size() : hosts.size() + 1;
+    };
+    add_newcomers(std::ranges::min_element(live, {}, load_of)->first, 1);
+  }
+  for (int member = next_member - 1; member >= 0 && ranks() > wish; --member) {
+    if (is_newcomer(member)) dismiss(member);
+  }
+  if (ranks() <= wish) wish = 0;
+}
+
+// The highest ranks of a generation in which all train: one that has not met it would skip it.
+void ClusterJob::let_leave(const LiveHosts& live) {
+  if (wish == 0) return;
+  const auto first = generation.members.end() - (ranks() - wish);
+  leaving.insert(leaving.end(), first, generation.members.end());
+  generation.members.erase(first, generation.members.end());
+  wish = 0;
+  open(live);
+}
+
+void ClusterJob::admit_newcomers(const LiveHosts& live) {
   std::vector<int> joined;
   for (const auto& [name, host] : live) {
     for (const int member : host.joined) {
       const auto runs = hosts.find(member);
-      if (runs == hosts.end() || runs->second != name || generation.rank_of(member)) continue;
-      joined.push_back(member);
+      if (runs != hosts.end() && runs->second == name && is_newcomer(member)) {
+        joined.push_back(member);
+      }
     }
   }
   if (joined.empty()) return;
@@ -137,6 +215,8 @@ void ClusterJob::settle(const LiveHosts& live, int least) {
 // that they miss anyway.
 void ClusterJob::open(const LiveHosts& live) {
   ++generation.number;
+  trains = false;
+  hanging.clear();
   generation.store = live.at(hosts.at(generation.members.front())).store;
 }
 
@@ -146,6 +226,15 @@ std::vector<int> ClusterJob::members_on(const std::string& host) const {
     if (on == host) members.push_back(member);
   }
   return members;
+}
+
+int ClusterJob::ranks() const {
+  return static_cast<int>(hosts.size() - completed.size() - leaving.size());
+}
+
+bool ClusterJob::is_newcomer(int member) const {
+  return hosts.contains(member) && !generation.rank_of(member) && !contains(completed, member) &&
+         !contains(leaving, member);
 }
 
 }  // namespace lockstep

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "lockstep/launch/elastic_members.h"
 #include "lockstep/rendezvous/elastic_job.h"
 
 namespace lockstep {
@@ -22,6 +23,10 @@ struct HostRecord {
   std::vector<int> joined{};
   // The newest generation in which all of its members on this host have made progress.
   int trains = -1;
+  // The generation in which none of this host's members has made progress for --hang-timeout, and
+  // how far they have got; -1 while any goes on.
+  int stands_still = -1;
+  std::vector<MemberProgress> progress{};
 
   bool operator==(const HostRecord&) const = default;
 };
@@ -41,11 +46,19 @@ struct ClusterJob {
   Generation generation{.number = -1};
   // The host of each member that runs, in the generation or as a newcomer.
   std::map<int, std::string> hosts{};
+  // Whether all of its members have made progress in the generation.
+  bool trains = false;
   // Members that have completed the training and still run.
   std::vector<int> completed{};
   // How many members have completed it.
   int finished = 0;
   int next_member = 0;
+  // How many ranks `lockstep resize` asks for, until the request is followed; 0 without one.
+  int wish = 0;
+  // Members that no generation has any more, since fewer ranks are wanted, and that still run.
+  std::vector<int> leaving{};
+  // If the members of all hosts stand still: those for which the others wait. To be killed.
+  std::vector<int> hanging{};
   // Why the job cannot go on; empty as long as it can.
   std::string failure{};
 
@@ -64,14 +77,25 @@ struct ClusterJob {
   void dismiss(int member);
 
   // Draws the conclusions: removes the members of hosts that do not live; opens a generation
-  // without those that were lost, or else with newcomers once all hosts train. Fails if fewer than
+  // without those that were lost; or else follows the wish for more or fewer ranks, and opens one
+  // without those that leave, or with newcomers, once all members train. Fails if fewer than
   // `least` members are left.
   void settle(const LiveHosts& live, int least);
 
   std::vector<int> members_on(const std::string& host) const;
+  // How many ranks it has, newcomers included, without those that have completed the training or
+  // leave.
+  int ranks() const;
 
  private:
   void open(const LiveHosts& live);
+  // False if the job has failed.
+  bool remove_lost(const LiveHosts& live, int least);
+  void find_hanging(const LiveHosts& live);
+  void start_wanted(const LiveHosts& live);
+  void let_leave(const LiveHosts& live);
+  void admit_newcomers(const LiveHosts& live);
+  bool is_newcomer(int member) const;
 };
 
 std::string encode(const ClusterJob& job);

@@ -19,20 +19,6 @@ using std::chrono::milliseconds;
 
 // How often to look whether the members train, while a newcomer waits for that.
 constexpr milliseconds kJoinPollInterval{5};
-constexpr milliseconds kShortestHangPollInterval{10};
-// How long a member that has left may do something else before it ends.
-constexpr milliseconds kLeaveGrace{10'000};
-// A newcomer has as long to join as the hang timeout, and so many times what the first members took
-// to begin to train: it does what they did, beside ranks that keep the cores busy.
-constexpr int kSetUpTimes = 2;
-
-double in_seconds(std::chrono::duration<double> span) {
-  return span.count();
-}
-
-std::string ranks_in_words(int ranks) {
-  return fmt::format("{} rank{}", ranks, ranks == 1 ? "" : "s");
-}
 
 }  // namespace
 
@@ -45,7 +31,9 @@ ElasticLaunch::ElasticLaunch(const ElasticOptions& options, int ranks, LocalStor
       local_ranks_(local_ranks),
       board_path_(fmt::format("{}/{}", store.folder(), kBoardName)),
       board_(ElasticBoard::create(board_path_)),
-      members_(ranks, options.least, options.replacements) {
+      members_(ranks, options.least, options.replacements),
+      leaving_(board_, [this](int member) -> LocalRanks::Rank& { return rank_of(member); }),
+      hang_watch_(options.hang_timeout) {
   open_generation();
 }
 
@@ -64,11 +52,11 @@ std::vector<std::string> ElasticLaunch::take_changes() {
   if (!fatal_) take_requests();
   if (!fatal_) resize(lines);
   if (!fatal_) take_joins(lines);
-  if (!fatal_ && options_.hang_timeout.count() > 0) {
+  if (!fatal_ && hang_watch_.is_on()) {
     kill_hanging();
     kill_late_newcomers();
   }
-  end_leaving(lines);
+  leaving_.end([this](int member) { return has_left(member); }, lines);
   kill_dismissed();
   return lines;
 }
@@ -135,27 +123,15 @@ void ElasticLaunch::take_joins(std::vector<std::string>& lines) {
 
 void ElasticLaunch::take_requests() {
   answer_resize_requests(store_, [this](int ranks) {
-    ResizeAnswer answer = decide(ranks);
+    const ResizeAnswer answer = answer_to_resize({.least = options_.least,
+                                                  .most = most_,
+                                                  .ranks = wish_.value_or(members_.wanted()),
+                                                  .misses_ranks = members_.has_place(),
+                                                  .finished = members_.any_finished()},
+                                                 ranks);
     if (answer.follows) wish_ = ranks;
     return answer;
   });
-}
-
-ResizeAnswer ElasticLaunch::decide(int ranks) {
-  const int before = wish_.value_or(members_.wanted());
-  if (ranks < options_.least || ranks > most_) {
-    return {false, fmt::format("{} is outside of --elastic {}:{}; give a number from {} to {}",
-                               ranks, options_.least, most_, options_.least, most_)};
-  }
-  if (members_.any_finished()) {
-    return {false, "its training has ended, or is about to, so that no rank may leave or join"};
-  }
-  if (ranks == before) {
-    return {true, members_.has_place() ? "those that are missing are started"
-                                       : "it is to have so many ranks already"};
-  }
-  return {true, fmt::format("{} instead of {}: {} at the end of a step", ranks_in_words(ranks),
-                            before, ranks > before ? "newcomers join" : "the highest ranks leave")};
 }
 
 // The members should have met in their generation before it is over; one that has not skips it.
@@ -167,60 +143,32 @@ void ElasticLaunch::resize(std::vector<std::string>& lines) {
   if (*wish_ < before && !members_train()) return;
   const ElasticChange change = members_.resize(*wish_);
   wish_.reset();
-  for (const int member : change.leaving) leaving_.emplace(member, Leaving{});
+  for (const int member : change.leaving) leaving_.add(member);
   std::ranges::copy(change.to_end, std::back_inserter(dismissed_));
   if (change.opens) open_generation();
   start(change);
   lines.push_back(describe_resize(change, before));
 }
 
-// One that has completed the training had no opportunity to leave, and the others may need it.
-void ElasticLaunch::end_leaving(std::vector<std::string>& lines) {
-  for (auto& [member, leaving] : leaving_) {
-    LocalRanks::Rank& rank = rank_of(member);
-    const std::int64_t progress = board_.progress(member);
-    if (rank.ended || progress == ElasticBoard::kEnd) continue;
-    if (!leaving.until && has_left(member)) leaving.until = Deadline::after(kLeaveGrace);
-    if (progress == ElasticBoard::kLeft && !std::exchange(leaving.told, true)) {
-      rank.process.signal(SIGTERM);
-    }
-    if (!leaving.until || !leaving.until->passed()) continue;
-    rank.end = fmt::format("killed by the launcher, since it still ran {:.1f} s after it had left",
-                           in_seconds(kLeaveGrace));
-    rank.process.signal(SIGKILL);
-  }
-  std::erase_if(leaving_, [&](const auto& entry) {
-    const LocalRanks::Rank& rank = rank_of(entry.first);
-    if (rank.failed() && !entry.second.told) {
-      lines.push_back(fmt::format("member {} (pid {}) failed as it left: {}", entry.first,
-                                  rank.process.pid(), rank.end));
-    }
-    return rank.ended;
-  });
-}
-
 void ElasticLaunch::start(const ElasticChange& change) {
   for (const PlacedRank& newcomer : change.to_start) {
     local_ranks_.start(newcomer);
-    lobby_[newcomer.rank] = Clock::now();
+    hang_watch_.add_newcomer(newcomer.rank);
   }
 }
 
 void ElasticLaunch::kill_late_newcomers() {
-  if (!set_up_ && !any_first_member_sets_up()) set_up_ = Clock::now() - began_;
-  if (!set_up_) return;
-  const Clock::duration limit = options_.hang_timeout + kSetUpTimes * *set_up_;
-  std::erase_if(lobby_, [&](const auto& entry) {
-    const auto& [member, since] = entry;
-    if (!members_.newcomers().contains(member) || has_joined(member)) return true;
-    const bool started = member < static_cast<int>(local_ranks_.all().size());
-    if (!started || Clock::now() - since < limit) return false;
-    LocalRanks::Rank& rank = rank_of(member);
-    rank.end = fmt::format("killed by the launcher, since it had not joined within {:.1f} s",
-                           in_seconds(limit));
-    rank.process.signal(SIGKILL);
-    return true;
-  });
+  if (!any_first_member_sets_up()) hang_watch_.note_set_up();
+  const auto waits = [this](int member) {
+    return members_.newcomers().contains(member) && !has_joined(member);
+  };
+  for (const int member : hang_watch_.late_newcomers(waits)) {
+    if (member < static_cast<int>(local_ranks_.all().size())) {
+      hang_watch_.kill_late(rank_of(member));
+    } else {
+      hang_watch_.add_newcomer(member);  // the keeper has not started it yet
+    }
+  }
 }
 
 bool ElasticLaunch::any_first_member_sets_up() const {
@@ -231,31 +179,18 @@ bool ElasticLaunch::any_first_member_sets_up() const {
 
 // Beside the members, those that are to leave may keep the others waiting.
 void ElasticLaunch::kill_hanging() {
-  auto now = progress();
-  for (const auto& [member, leaving] : leaving_) {
-    const std::int64_t of_member = board_.progress(member);
-    const bool is_in_loop = !leaving.until && of_member < ElasticBoard::kLeft;
-    if (is_in_loop && !rank_of(member).ended) now[member] = of_member;
-  }
-  if (!quiet_ || now != last_progress_ || any_first_member_sets_up()) {
-    last_progress_ = std::move(now);
-    quiet_ = Deadline::after(options_.hang_timeout);
-    return;
-  }
-  if (!quiet_->passed()) return;
+  ProgressOfMembers now = progress();
+  for (const int member : leaving_.in_step()) now[member] = board_.progress(member);
+  if (any_first_member_sets_up()) return hang_watch_.restart();
+  if (!hang_watch_.stand_still(now)) return;
   std::vector<MemberProgress> members;
   for (const auto& [member, of_member] : now) {
     members.push_back({.member = member,
                        .progress = of_member,
                        .stopped = rank_of(member).process.stopped_by() != 0});
   }
-  for (const int member : hanging_members(members)) {
-    LocalRanks::Rank& rank = rank_of(member);
-    rank.end = fmt::format("killed by the launcher, since it made no progress for {:.1f} s",
-                           in_seconds(options_.hang_timeout));
-    rank.process.signal(SIGKILL);
-  }
-  quiet_.reset();
+  for (const int member : hanging_members(members)) hang_watch_.kill_hanging(rank_of(member));
+  hang_watch_.restart();
 }
 
 void ElasticLaunch::open_generation() {
@@ -269,11 +204,11 @@ void ElasticLaunch::open_generation() {
                            static_cast<int>(generation.members.size())};
   }
   progress_at_opening_ = progress();
-  quiet_.reset();
+  hang_watch_.restart();
 }
 
-std::map<int, std::int64_t> ElasticLaunch::progress() const {
-  std::map<int, std::int64_t> progress;
+ProgressOfMembers ElasticLaunch::progress() const {
+  ProgressOfMembers progress;
   for (const int member : members_.generation().members) {
     progress[member] = board_.progress(member);
   }
@@ -309,8 +244,7 @@ milliseconds ElasticLaunch::sleep_time(milliseconds longest) const {
   if (fatal_) return longest;
   if (wish_ || !leaving_.empty() || !joined().empty())
     longest = std::min(longest, kJoinPollInterval);
-  if (options_.hang_timeout.count() == 0) return longest;
-  return std::min(longest, std::max(options_.hang_timeout / 4, kShortestHangPollInterval));
+  return hang_watch_.poll_interval(longest);
 }
 
 std::optional<ElasticControl::LastRank> ElasticLaunch::last_rank(int member) const {
@@ -319,9 +253,8 @@ std::optional<ElasticControl::LastRank> ElasticLaunch::last_rank(int member) con
 }
 
 void ElasticLaunch::forget_quiet_time() {
-  quiet_.reset();
-  for (auto& [member, since] : lobby_) since = Clock::now();
-  for (auto& [member, leaving] : leaving_) leaving.until.reset();
+  hang_watch_.forget_time();
+  leaving_.forget_time();
 }
 
 std::string ElasticLaunch::describe_idle_newcomer(const LocalRanks::Rank& rank) const {

@@ -11,13 +11,13 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/core/deadline.h"
 #include "lockstep/core/environment.h"
 #include "lockstep/launch/agent_options.h"
 #include "lockstep/launch/elastic_control.h"
 #include "lockstep/launch/elastic_members.h"
+#include "lockstep/launch/hang_watch.h"
+#include "lockstep/launch/leaving_members.h"
 #include "lockstep/launch/local_ranks.h"
-#include "lockstep/launch/resize.h"
 #include "lockstep/rendezvous/elastic_board.h"
 #include "lockstep/rendezvous/local_store_server.h"
 
@@ -44,26 +44,21 @@ class ElasticLaunch final : public ElasticControl {
   void forget_quiet_time() override;
 
  private:
-  using Clock = std::chrono::steady_clock;
-
   void take_completions();
   void take_ends(std::vector<std::string>& lines);
   void take_joins(std::vector<std::string>& lines);
   void take_requests();
-  ResizeAnswer decide(int ranks);
   void resize(std::vector<std::string>& lines);
   void kill_dismissed();
   void kill_hanging();
   void kill_late_newcomers();
-  // Members that leave get the time for it.
-  void end_leaving(std::vector<std::string>& lines);
   void start(const ElasticChange& change);
   void open_generation();
 
   LocalRanks::Rank& rank_of(int member) const {
     return local_ranks_.all()[static_cast<std::size_t>(member)];
   }
-  std::map<int, std::int64_t> progress() const;
+  ProgressOfMembers progress() const;
   // Whether the members have met in their generation, and made progress in it.
   bool members_train() const;
   bool any_first_member_sets_up() const;
@@ -91,28 +86,14 @@ class ElasticLaunch final : public ElasticControl {
   std::vector<bool> ended_;
   // Members that are to be killed once they have been started.
   std::vector<int> dismissed_;
-  // A member that is to leave at the end of a step.
-  struct Leaving {
-    // Once it has left: until when it may go on with something else.
-    std::optional<Deadline> until;
-    // Whether it was sent SIGTERM, for which it waits.
-    bool told = false;
-  };
-  std::map<int, Leaving> leaving_;
+  LeavingMembers leaving_;
+  HangWatch hang_watch_;
   std::map<int, LastRank> last_ranks_;
   std::optional<int> fatal_;
   // Each lost member, and how it was lost, as text.
   std::vector<std::pair<int, std::string>> losses_;
   // The members' progress when the generation was opened.
-  std::map<int, std::int64_t> progress_at_opening_;
-  // Their progress when any of them last made some, and when they hang if none makes more.
-  std::map<int, std::int64_t> last_progress_;
-  std::optional<Deadline> quiet_;
-  // When this job and each newcomer that has not joined was started, and how long the first members
-  // took to train.
-  Clock::time_point began_ = Clock::now();
-  std::map<int, Clock::time_point> lobby_;
-  std::optional<Clock::duration> set_up_;
+  ProgressOfMembers progress_at_opening_;
   // The number of ranks that a request asks for, until it is followed.
   std::optional<int> wish_;
 };

@@ -155,6 +155,10 @@ std::string members_in_words(const std::vector<int>& members) {
   return fmt::format("member{} {}", members.size() == 1 ? "" : "s", fmt::join(members, ", "));
 }
 
+std::string ranks_in_words(int ranks) {
+  return fmt::format("{} rank{}", ranks, ranks == 1 ? "" : "s");
+}
+
 std::string who_goes_on(std::size_t ranks) {
   return ranks == 1 ? "1 rank goes on" : fmt::format("{} ranks go on", ranks);
 }

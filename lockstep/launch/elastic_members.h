@@ -111,6 +111,8 @@ class ElasticMembers {
 
 // "member 4", "members 4, 5"
 std::string members_in_words(const std::vector<int>& members);
+// "1 rank", "2 ranks"
+std::string ranks_in_words(int ranks);
 // "1 rank goes on", "2 ranks go on"
 std::string who_goes_on(std::size_t ranks);
 
@@ -120,6 +122,8 @@ struct MemberProgress {
   std::int64_t progress = -1;
   // By a signal.
   bool stopped = false;
+
+  bool operator==(const MemberProgress&) const = default;
 };
 
 // Of members none of which has made progress for too long: those that keep the others waiting.

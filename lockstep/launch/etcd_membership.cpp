@@ -44,8 +44,12 @@ UniqueFd make_bell() {
 }
 
 std::string terms_of(const ElasticOptions& options, const ClusterOptions& cluster, int ranks) {
-  return fmt::format("--nnodes {} --nproc-per-node {} --elastic {}:{}", cluster.hosts, ranks,
-                     options.least, options.most);
+  std::string terms = fmt::format("--nnodes {} --nproc-per-node {} --elastic {}:{}", cluster.hosts,
+                                  ranks, options.least, options.most);
+  if (const auto timeout = options.hang_timeout; timeout.count() > 0) {
+    terms += fmt::format(" --hang-timeout {}", static_cast<double>(timeout.count()) / 1000.0);
+  }
+  return terms;
 }
 
 }  // namespace
@@ -149,7 +153,7 @@ ClusterJob EtcdMembership::claim(const View& view) const {
       come.resize(wanted);
       job.found(come, ranks_, view.live);
     }
-  } else if (const int room = options_.most - static_cast<int>(job.hosts.size()); room > 0) {
+  } else if (const int room = options_.most - job.ranks(); room > 0) {
     job.add_newcomers(host_, std::min(room, ranks_));
   }
   return job;
@@ -276,8 +280,10 @@ void EtcdMembership::change(ClusterEdit edit) {
 
 void EtcdMembership::tell(const HostRecord& record) {
   const std::lock_guard lock(mutex_);
-  record_.joined = record.joined;
-  record_.trains = record.trains;
+  HostRecord whole = record;
+  whole.terms = terms_;
+  whole.store = std::move(record_.store);
+  record_ = std::move(whole);
   ring(wake_);
 }
 

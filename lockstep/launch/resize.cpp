@@ -23,6 +23,7 @@
 #include "lockstep/core/net/unix_socket.h"
 #include "lockstep/core/number.h"
 #include "lockstep/core/packing.h"
+#include "lockstep/launch/elastic_members.h"
 #include "lockstep/rendezvous/elastic_board.h"
 #include "lockstep/rendezvous/local_store_server.h"
 #include "lockstep/rendezvous/store_client.h"
@@ -135,6 +136,23 @@ std::string answer_key(std::string_view token) {
 }
 
 }  // namespace
+
+ResizeAnswer answer_to_resize(const ResizableJob& job, int ranks) {
+  if (ranks < job.least || ranks > job.most) {
+    return {false, fmt::format("{} is outside of --elastic {}:{}; give a number from {} to {}",
+                               ranks, job.least, job.most, job.least, job.most)};
+  }
+  if (job.finished) {
+    return {false, "its training has ended, or is about to, so that no rank may leave or join"};
+  }
+  if (ranks == job.ranks) {
+    return {true, job.misses_ranks ? "those that are missing are started"
+                                   : "it is to have so many ranks already"};
+  }
+  return {true,
+          fmt::format("{} instead of {}: {} at the end of a step", ranks_in_words(ranks), job.ranks,
+                      ranks > job.ranks ? "newcomers join" : "the highest ranks leave")};
+}
 
 void answer_resize_requests(LocalStoreServer& store,
                             const std::function<ResizeAnswer(int ranks)>& decide) {

@@ -12,12 +12,28 @@ class LocalStoreServer;
 
 // The key under which the launcher of an elastic job tells its run's id.
 inline constexpr const char* kRunIdKey = "lockstep/run_id";
+
 struct ResizeAnswer {
   // Whether the job is to have so many ranks.
   bool follows = false;
   // What the user is told.
   std::string text{};
 };
+
+// What a launcher knows of its job when it is asked.
+struct ResizableJob {
+  int least = 1;
+  int most = 1;
+  // How many ranks it is to have until now.
+  int ranks = 1;
+  // Whether fewer are there, since not all that were lost were replaced.
+  bool misses_ranks = false;
+  // Whether a rank has completed the training.
+  bool finished = false;
+};
+
+// The answer to a request for so many ranks.
+ResizeAnswer answer_to_resize(const ResizableJob& job, int ranks);
 
 // The launcher's side: takes the requests that have come into its store, asks for the answer to
 // each and sends it. Does not block.

@@ -186,9 +186,8 @@ std::optional<Generation> ElasticJob::wait_for_generation(int after, const Deadl
           fmt::format("member {} waited {:.1f} s for a generation with it after generation {}: the "
                       "launcher has noticed no rank that ended, and admitted none",
                       member_, static_cast<double>(deadline.span().count()) / 1000.0, after),
-          "look for a rank that hangs (on one host, --hang-timeout SECONDS ends it), or for a host "
-          "that "
-          "the others cannot reach");
+          "look for a rank that hangs (--hang-timeout SECONDS ends it), or for a host that the "
+          "others cannot reach");
     }
     if (found.rank_of(member_)) {
       admitted_ = true;

@@ -133,6 +133,137 @@ TEST_F(Cluster, FailsIfWorkAfterTheTrainingIsLost) {
   EXPECT_THAT(job.failure, HasSubstr("member 0, which had completed the training, was lost"));
 }
 
+TEST_F(Cluster, GrowsOnTheHostsWithTheFewestRanks) {
+  job.end(3, false, "killed");
+  job.wish = 6;
+  settle();
+  EXPECT_EQ(job.ranks(), 6);
+  EXPECT_THAT(job.members_on("a"), ElementsAre(0, 1, 5));
+  EXPECT_THAT(job.members_on("b"), ElementsAre(2, 4, 6));
+  EXPECT_EQ(job.wish, 0);
+  train();
+  live["a"].joined = {5};
+  settle();
+  EXPECT_THAT(job.generation.members, ElementsAre(0, 1, 2, 5));
+}
+
+TEST_F(Cluster, GrowsOnNoHostOfOtherTerms) {
+  live["a"].terms = live["b"].terms = "terms";
+  live["c"] = {.terms = "others", .store = "c:1"};
+  live["d"] = {.terms = "terms", .store = "d:1"};
+  job.wish = 5;
+  settle();
+  EXPECT_THAT(job.members_on("c"), IsEmpty());
+  EXPECT_THAT(job.members_on("d"), ElementsAre(4));
+}
+
+TEST_F(Cluster, ShrinksOnceAllTrain) {
+  job.wish = 2;
+  settle();
+  EXPECT_EQ(job.generation.number, 0);
+  train();
+  settle();
+  EXPECT_EQ(job.generation.number, 1);
+  EXPECT_THAT(job.generation.members, ElementsAre(0, 1));
+  EXPECT_THAT(job.leaving, ElementsAre(2, 3));
+  EXPECT_EQ(job.ranks(), 2);
+  // Nobody misses them.
+  job.end(2, false, "killed");
+  live.erase("b");
+  settle();
+  EXPECT_EQ(job.generation.number, 1);
+  EXPECT_EQ(job.failure, "");
+  EXPECT_THAT(job.leaving, IsEmpty());
+}
+
+TEST_F(Cluster, ShrinksByNewcomersFirst) {
+  job.add_newcomers("b", 2);
+  live["b"].joined = {4};
+  job.wish = 5;
+  settle();
+  EXPECT_THAT(job.members_on("b"), ElementsAre(2, 3, 4));
+  EXPECT_EQ(job.wish, 0);
+  job.wish = 3;
+  train();
+  settle();
+  EXPECT_THAT(job.generation.members, ElementsAre(0, 1, 2));
+  EXPECT_THAT(job.members_on("b"), ElementsAre(2, 3));
+}
+
+TEST_F(Cluster, KeepsItsSizeAfterAMemberHasFinished) {
+  job.complete(0);
+  job.wish = 4;
+  train();
+  settle();
+  EXPECT_EQ(job.wish, 0);
+  EXPECT_THAT(job.generation.members, ElementsAre(1, 2, 3));
+  EXPECT_EQ(job.next_member, 4);
+}
+
+// What the hosts of members that stand still write.
+class StandingCluster : public Cluster {
+ protected:
+  StandingCluster() {
+    train();
+    live["a"].progress = {{0, 11}, {1, 11}};
+    live["b"].progress = {{2, 10}, {3, 11}};
+    for (auto& [name, host] : live) host.stands_still = 0;
+  }
+};
+
+TEST_F(StandingCluster, KnowsForWhomTheOthersWait) {
+  settle();
+  EXPECT_THAT(job.hanging, ElementsAre(2));
+  live["b"].stands_still = -1;
+  settle();
+  EXPECT_THAT(job.hanging, IsEmpty()) << "it goes on";
+}
+
+TEST_F(StandingCluster, KnowsWhoIsStopped) {
+  live["a"].progress[1].stopped = true;
+  settle();
+  EXPECT_THAT(job.hanging, ElementsAre(1));
+}
+
+TEST_F(StandingCluster, WaitsUntilAllStandStill) {
+  live["b"].stands_still = -1;
+  settle();
+  EXPECT_THAT(job.hanging, IsEmpty());
+}
+
+TEST_F(StandingCluster, BelievesNoHostAboutProgressOfOthers) {
+  live["a"].progress.push_back({3, 1});
+  live["a"].progress.push_back({9, 1});
+  settle();
+  EXPECT_THAT(job.hanging, ElementsAre(2));
+}
+
+TEST_F(StandingCluster, NeedsNoHostWithoutRanks) {
+  live["c"] = {.store = "c:1"};
+  job.add_newcomers("c", 1);
+  settle();
+  EXPECT_THAT(job.hanging, ElementsAre(2));
+}
+
+TEST_F(StandingCluster, CountsMembersThatLeave) {
+  job.wish = 3;
+  settle();
+  EXPECT_EQ(job.generation.number, 1);
+  EXPECT_THAT(job.hanging, IsEmpty()) << "of the new generation, nothing is known";
+  live["a"].stands_still = live["b"].stands_still = 1;
+  live["b"].progress = {{2, 11}, {3, 10}};
+  settle();
+  EXPECT_THAT(job.hanging, ElementsAre(3));
+}
+
+TEST_F(StandingCluster, ForgetsItInTheNextGeneration) {
+  settle();
+  job.end(2, false, "killed by its launcher");
+  settle();
+  EXPECT_EQ(job.generation.number, 1);
+  EXPECT_THAT(job.hanging, IsEmpty());
+}
+
 TEST_F(Cluster, HasNoMoreMembersThanABoard) {
   job.add_newcomers("a", 5000);
   EXPECT_EQ(job.hosts.size(), 4096u);
@@ -143,8 +274,17 @@ TEST_F(Cluster, IsWrittenAndRead) {
   job.complete(0);
   job.add_newcomers("b", 1);
   job.failure = "why";
+  job.trains = true;
+  job.wish = 3;
+  job.leaving = {2};
+  job.hanging = {1, 3};
   EXPECT_EQ(decode_job(encode(job)), job);
-  const HostRecord host{.terms = "terms", .store = "a:1", .joined = {4, 5}, .trains = 3};
+  const HostRecord host{.terms = "terms",
+                        .store = "a:1",
+                        .joined = {4, 5},
+                        .trains = 3,
+                        .stands_still = 3,
+                        .progress = {{0, 7}, {1, -1, true}}};
   EXPECT_EQ(decode_host(encode(host)), host);
   const std::string bytes = encode(job);
   ClusterJob broken = job;

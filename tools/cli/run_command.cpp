@@ -198,11 +198,6 @@ std::optional<ClusterOptions> RunCommand::cluster() const {
                     "as they come; leave it out",
                     *node_rank));
   }
-  if (hang_timeout) {
-    throw UsageError(
-        "--hang-timeout: with --rdzv-backend etcd, no rank is killed for hanging; "
-        "leave it out");
-  }
   return ClusterOptions{
       .etcd = *store, .job = job, .hosts = nodes, .address = local_address, .secret = {}};
 }

@@ -91,6 +91,16 @@ class RunCluster : public Run {
     return found.empty() ? 0 : found.front();
   }
 
+  static Ended resize(const Program& launcher, int ranks) {
+    return testing::run_to_end(
+        {LOCKSTEP_PROGRAM, "resize", std::to_string(launcher.pid()), std::to_string(ranks)});
+  }
+
+  static Words with(Words options, const Words& more) {
+    options.insert(options.end(), more.begin(), more.end());
+    return options;
+  }
+
   static void wait_for_rank(Program& program, int generation, int rank, int size) {
     program.wait_for(fmt::format("generation {}: rank {} of {} goes on", generation, rank, size));
   }
@@ -185,8 +195,7 @@ TEST_F(RunCluster, AWrongCommandEndsTheJobOnAllHosts) {
 }
 
 TEST_F(RunCluster, ACrashLoopUsesUpAHostsReplacementsAndTheOthersGoOn) {
-  Words options = kTwoByOne;
-  options.insert(options.end(), {"--max-restarts", "2"});
+  const Words options = with(kTwoByOne, {"--max-restarts", "2"});
   Program first(host(options, "3"));
   wait_for_hosts(1, 2);
   Program second(host(options));
@@ -270,13 +279,90 @@ TEST_F(RunCluster, EtcdMayBeAwayForAWhileButNotForLong) {
   }
 }
 
-TEST_F(RunCluster, IsNotResized) {
+TEST_F(RunCluster, AStoppedRankIsKilledAndReplaced) {
+  auto hosts = start(2, with(kTwoByTwo, {"--hang-timeout", "1"}));
+  wait_for_rank(*hosts[0], 0, 0, 4);
+  ::kill(process_of(3), SIGSTOP);
+  wait_for_rank(*hosts[1], 2, 3, 4);
+  make_file("finish");
+  for (auto& host : hosts) EXPECT_EQ(host->wait(), 0) << host->out();
+  EXPECT_THAT(hosts[1]->out(), AllOf(HasSubstr("member 3 (rank 3, pid "),
+                                     HasSubstr("was lost: killed by the launcher, since it made no "
+                                               "progress for 1.0 s")));
+  EXPECT_THAT(hosts[0]->out(), HasSubstr("member 3 on 127.0.0.1 was lost\n"));
+}
+
+// Its host does not see that the others wait for it.
+TEST_F(RunCluster, ARankThatHangsInItsPartOfAStepIsKilledAndReplaced) {
+  auto hosts = start(2, with(kTwoByTwo, {"--hang-timeout", "1"}));
+  wait_for_rank(*hosts[0], 0, 0, 4);
+  make_file("hang_1");
+  wait_for_rank(*hosts[0], 2, 3, 4);
+  make_file("finish");
+  for (auto& host : hosts) {
+    EXPECT_EQ(host->wait(), 0) << host->out();
+    EXPECT_EQ(occurrences(host->out(), "was lost"), 1) << host->out();
+  }
+  EXPECT_THAT(hosts[0]->out(), HasSubstr("member 1 (rank 1, pid "));
+}
+
+TEST_F(RunCluster, ANewcomerThatHangsBeforeItJoinsIsKilledAndReplaced) {
+  const Words options = with(kTwoByOne, {"--hang-timeout", "1"});
+  Program first(host(options, "lobby"));
+  wait_for_hosts(1, 2);
+  Program second(host(options));
+  wait_for_rank(second, 0, 1, 2);
+  ::kill(process_of(0), SIGKILL);
+  first.wait_for("member 2 (a newcomer, pid ");
+  make_file("join");
+  wait_for_rank(first, 2, 1, 2);
+  make_file("finish");
+  EXPECT_EQ(first.wait(), 0) << first.out();
+  EXPECT_EQ(second.wait(), 0) << second.out();
+  EXPECT_THAT(first.out(),
+              HasSubstr("was lost: killed by the launcher, since it had not joined within "));
+}
+
+TEST_F(RunCluster, GrowsWhenAnyHostIsAskedTo) {
+  auto hosts = start(2, {"--nnodes", "2", "-n", "1", "--elastic", "1:4"});
+  wait_for_rank(*hosts[1], 0, 1, 2);
+  const Ended asked = resize(*hosts[1], 4);
+  EXPECT_EQ(asked.out,
+            fmt::format("job {}: 4 ranks instead of 2: newcomers join at the end of a step\n",
+                        hosts[1]->pid()))
+      << asked.err;
+  for (auto& host : hosts) host->wait_for(" is started\n");
+  for (auto& host : hosts) host->wait_for(" of 4 goes on", 2);
+  make_file("finish");
+  for (auto& host : hosts) EXPECT_EQ(host->wait(), 0) << host->out();
+}
+
+TEST_F(RunCluster, ShrinksWhenAnyHostIsAskedTo) {
+  auto hosts = start(2, kTwoByTwo);
+  wait_for_rank(*hosts[1], 0, 2, 4);
+  EXPECT_THAT(resize(*hosts[0], 3).out,
+              HasSubstr("3 ranks instead of 4: the highest ranks leave at the end of a step"));
+  hosts[1]->wait_for("[member 3] left after generation 0");
+  wait_for_rank(*hosts[0], 1, 0, 3);
+  // By its name, which all ranks know. A host without ranks ends.
+  EXPECT_EQ(testing::run_to_end({LOCKSTEP_PROGRAM, "resize", "test", "2"}).code, 0);
+  EXPECT_EQ(hosts[1]->wait(), 0) << hosts[1]->out();
+  wait_for_rank(*hosts[0], 2, 0, 2);
+  make_file("finish");
+  EXPECT_EQ(hosts[0]->wait(), 0) << hosts[0]->out();
+  EXPECT_THAT(hosts[0]->out(),
+              AllOf(HasSubstr("lockstep: member 3 leaves\n"),
+                    HasSubstr("lockstep: 3 ranks go on (generation 1)\n"), Not(HasSubstr("lost"))));
+  EXPECT_THAT(hosts[1]->out(), Not(HasSubstr("lost")));
+}
+
+TEST_F(RunCluster, IsNotResizedWithoutReason) {
   Program only(host({"--nnodes", "1", "-n", "1", "--elastic", "1:2"}));
   wait_for_rank(only, 0, 0, 1);
-  const Ended asked =
-      testing::run_to_end({LOCKSTEP_PROGRAM, "resize", std::to_string(only.pid()), "2"});
+  const Ended asked = resize(only, 3);
   EXPECT_EQ(asked.code, 2);
-  EXPECT_THAT(asked.err, HasSubstr("its hosts meet in etcd"));
+  EXPECT_THAT(asked.err, HasSubstr("3 is outside of --elastic 1:2; give a number from 1 to 2"));
+  EXPECT_THAT(resize(only, 1).out, HasSubstr("it is to have so many ranks already"));
   make_file("finish");
   EXPECT_EQ(only.wait(), 0) << only.out();
 }
@@ -300,8 +386,6 @@ TEST_F(RunCluster, OptionsMustMakeSense) {
   expect_refused(etcd, {"--rdzv-id", "x"}, "is for jobs with --elastic");
   expect_refused(etcd, {"--rdzv-id", "x", "--elastic", "1:2", "--node-rank", "0"},
                  "machines are numbered as they come");
-  expect_refused(etcd, {"--rdzv-id", "x", "--elastic", "1:2", "--hang-timeout", "9"},
-                 "no rank is killed for hanging");
   expect_refused(etcd, {"--rdzv-id", "x", "--elastic", "1:2", "--nnodes", "2"},
                  "with the 4 ranks of all machines between them");
 }
