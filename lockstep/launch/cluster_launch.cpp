@@ -311,12 +311,10 @@ void ClusterLaunch::open_generation() {
   if (generation.number == opened_) return;
   opened_ = generation.number;
   store_.set(members_key(opened_), encode_members({generation.members, generation.store}));
-  progress_at_opening_.clear();
   for (Member& member : members_) {
     const auto rank = generation.rank_of(member.number);
     if (!rank) continue;
     member.last = LastRank{*rank, static_cast<int>(generation.members.size())};
-    progress_at_opening_[member.number] = board_.progress(member.number);
   }
   for (const int number : job_.members_on(membership_.host())) {
     if (std::ranges::count(job_.leaving, number) > 0) leaving_.add(number);
@@ -326,8 +324,8 @@ void ClusterLaunch::open_generation() {
 }
 
 bool ClusterLaunch::trains() const {
-  return std::ranges::all_of(progress_at_opening_, [&](const auto& at_opening) {
-    return board_.progress(at_opening.first) != at_opening.second;
+  return std::ranges::all_of(members_, [this](const Member& member) {
+    return !job_.generation.rank_of(member.number) || board_.trained_in(member.number) >= opened_;
   });
 }
 

@@ -82,7 +82,7 @@ class ClusterLaunch final : public ElasticControl {
   bool has_joined(int number) const { return store_.value(join_key(number)).has_value(); }
   bool is_newcomer(const Member& member) const;
   int free_place() const;
-  // Whether this host's members in the generation have made progress in it.
+  // Whether this host's members in the generation have met the others in it.
   bool trains() const;
 
   const ElasticOptions options_;
@@ -99,7 +99,6 @@ class ClusterLaunch final : public ElasticControl {
   std::vector<Member> members_;
   ClusterJob job_;
   int opened_ = -1;
-  ProgressOfMembers progress_at_opening_;
   LeavingMembers leaving_;
   HangWatch hang_watch_;
   // Whether the members of this host stand still.

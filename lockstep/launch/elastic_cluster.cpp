@@ -23,6 +23,10 @@ void read_format(Unpacking& packed) {
   throw BackendError("it was written by another version of Lockstep");
 }
 
+void require_end(const Unpacking& packed) {
+  if (!packed.done()) throw BackendError("it is followed by other bytes");
+}
+
 using PackedProgress = std::pair<std::pair<int, std::int64_t>, bool>;
 
 bool contains(const std::vector<int>& members, int member) {
@@ -51,6 +55,7 @@ HostRecord decode_host(std::string_view bytes) {
   std::vector<PackedProgress> progress;
   packed.read_all(record.terms, record.store, record.joined, record.trains, record.stands_still,
                   progress);
+  require_end(packed);
   for (const auto& [of_member, stopped] : progress) {
     record.progress.push_back({of_member.first, of_member.second, stopped});
   }
@@ -72,6 +77,7 @@ ClusterJob decode_job(std::string_view bytes) {
   packed.read_all(job.terms, job.generation.number, job.generation.members, job.generation.store,
                   hosts, job.trains, job.completed, job.finished, job.next_member, job.wish,
                   job.leaving, job.hanging, job.failure);
+  require_end(packed);
   job.hosts = {hosts.begin(), hosts.end()};
   if (!std::ranges::all_of(job.generation.members, is_member) ||
       !std::ranges::all_of(std::views::keys(job.hosts), is_member)) {
@@ -144,7 +150,9 @@ bool ClusterJob::remove_lost(const LiveHosts& live, int least) {
   if (std::erase_if(generation.members, is_lost) == 0) return true;
   const auto left = static_cast<int>(generation.members.size());
   if (left == 0 || left + finished < least) {
-    failure = fmt::format("{} of its ranks are left, and --elastic wants at least {}", left, least);
+    failure = fmt::format("{} {} left to train{}, and --elastic wants at least {}",
+                          ranks_in_words(left), left == 1 ? "is" : "are",
+                          finished > 0 ? fmt::format(", {} finished", finished) : "", least);
     return false;
   }
   open(live);

@@ -21,7 +21,7 @@ struct HostRecord {
   std::string store{};
   // Newcomers on this host that can train.
   std::vector<int> joined{};
-  // The newest generation in which all of its members on this host have made progress.
+  // The newest generation in which all of its members on this host have met the others.
   int trains = -1;
   // The generation in which none of this host's members has made progress for --hang-timeout, and
   // how far they have got; -1 while any goes on.
@@ -46,7 +46,7 @@ struct ClusterJob {
   Generation generation{.number = -1};
   // The host of each member that runs, in the generation or as a newcomer.
   std::map<int, std::string> hosts{};
-  // Whether all of its members have made progress in the generation.
+  // Whether all of its members have met in the generation.
   bool trains = false;
   // Members that have completed the training and still run.
   std::vector<int> completed{};

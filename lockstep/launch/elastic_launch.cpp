@@ -203,7 +203,6 @@ void ElasticLaunch::open_generation() {
     last_ranks_[member] = {*generation.rank_of(member),
                            static_cast<int>(generation.members.size())};
   }
-  progress_at_opening_ = progress();
   hang_watch_.restart();
 }
 
@@ -216,17 +215,15 @@ ProgressOfMembers ElasticLaunch::progress() const {
 }
 
 bool ElasticLaunch::members_train() const {
-  return std::ranges::all_of(progress_at_opening_, [&](const auto& at_opening) {
-    return board_.progress(at_opening.first) != at_opening.second;
+  const Generation& generation = members_.generation();
+  return std::ranges::all_of(generation.members, [&](int member) {
+    return board_.trained_in(member) >= generation.number;
   });
 }
 
-// In one group with it, the others would wait for it in the step after the next one at the latest.
 bool ElasticLaunch::has_left(int member) const {
-  if (members_.any_finished() || board_.progress(member) == ElasticBoard::kLeft) return true;
-  return std::ranges::any_of(progress(), [own = board_.progress(member)](const auto& other) {
-    return other.second >= own + 3;
-  });
+  return members_.any_finished() || board_.progress(member) == ElasticBoard::kLeft ||
+         members_train();
 }
 
 bool ElasticLaunch::has_joined(int member) const {

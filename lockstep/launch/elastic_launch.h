@@ -59,7 +59,7 @@ class ElasticLaunch final : public ElasticControl {
     return local_ranks_.all()[static_cast<std::size_t>(member)];
   }
   ProgressOfMembers progress() const;
-  // Whether the members have met in their generation, and made progress in it.
+  // Whether all members have met in their generation.
   bool members_train() const;
   bool any_first_member_sets_up() const;
   bool has_joined(int member) const;
@@ -92,8 +92,6 @@ class ElasticLaunch final : public ElasticControl {
   std::optional<int> fatal_;
   // Each lost member, and how it was lost, as text.
   std::vector<std::pair<int, std::string>> losses_;
-  // The members' progress when the generation was opened.
-  ProgressOfMembers progress_at_opening_;
   // The number of ranks that a request asks for, until it is followed.
   std::optional<int> wish_;
 };

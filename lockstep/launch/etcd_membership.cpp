@@ -43,6 +43,17 @@ UniqueFd make_bell() {
   return bell;
 }
 
+ClusterJob readable_job(const std::string& key, const std::string& record) {
+  try {
+    return decode_job(record);
+  } catch (const BackendError& error) {
+    throw UsageError(
+        ErrorContext{},
+        fmt::format("the key {} of etcd is not Lockstep's: {}", key, error.details().cause),
+        "give another --rdzv-id, or delete the key with etcdctl");
+  }
+}
+
 std::string terms_of(const ElasticOptions& options, const ClusterOptions& cluster, int ranks) {
   std::string terms = fmt::format("--nnodes {} --nproc-per-node {} --elastic {}:{}", cluster.hosts,
                                   ranks, options.least, options.most);
@@ -85,19 +96,17 @@ EtcdMembership::View EtcdMembership::read() const {
   std::vector<std::pair<std::int64_t, std::string>> order;
   const std::string hosts = key("hosts/");
   for (const auto& [name, entry] : found.entries) {
-    try {
-      if (name == key("job")) {
-        view.changed = entry.changed;
-        view.job = decode_job(entry.value);
-      } else if (name.starts_with(hosts)) {
-        view.live[name.substr(hosts.size())] = decode_host(entry.value);
-        order.emplace_back(entry.made, name.substr(hosts.size()));
+    if (name == key("job")) {
+      view.changed = entry.changed;
+      view.job = readable_job(name, entry.value);
+    } else if (name.starts_with(hosts)) {
+      const std::string host = name.substr(hosts.size());
+      try {
+        view.live[host] = decode_host(entry.value);
+      } catch (const BackendError&) {
+        continue;  // of another version of Lockstep, which will find that it cannot read the job
       }
-    } catch (const BackendError& error) {
-      throw UsageError(
-          ErrorContext{},
-          fmt::format("the key {} of etcd is not Lockstep's: {}", name, error.details().cause),
-          "give another --rdzv-id, or delete the key with etcdctl");
+      order.emplace_back(entry.made, host);
     }
   }
   std::ranges::sort(order);
@@ -196,6 +205,7 @@ EtcdMembership::Met EtcdMembership::meet(SignalWatch& signals) {
       ::poll(nullptr, 0, static_cast<int>(kEtcdPause.count()));
     }
   }
+  leave();
   throw TimeoutError(ErrorContext{},
                      fmt::format("job {} had no ranks for this host within {} min: it begins with "
                                  "{} hosts, and has at most {} ranks",
@@ -298,19 +308,25 @@ void EtcdMembership::end_thread() {
 }
 
 void EtcdMembership::leave() noexcept {
-  try {
-    end_thread();
-    const Deadline deadline = Deadline::after(kLeaveWait);
-    while (!edits_.empty() && !deadline.passed()) {
-      View view = read();
-      advance(view);
+  end_thread();
+  const Deadline deadline = Deadline::after(kLeaveWait);
+  while (true) {
+    try {
+      while (!edits_.empty() && !deadline.passed()) {
+        View view = read();
+        advance(view);
+      }
+      etcd_.revoke(lease_);
+      // The last one leaves nothing behind.
+      const View left = read();
+      if (left.live.empty()) etcd_.remove(key("job"), left.changed);
+      return;
+    } catch (const LeaseLost&) {
+      return;
+    } catch (const std::exception&) {
+      if (deadline.passed()) return;  // the lease ends by itself
+      ::poll(nullptr, 0, static_cast<int>(kEtcdPause.count()));
     }
-    etcd_.revoke(lease_);
-    // The last one leaves nothing behind.
-    const View left = read();
-    if (left.live.empty()) etcd_.remove(key("job"), left.changed);
-  } catch (const std::exception&) {
-    // The lease ends by itself.
   }
 }
 

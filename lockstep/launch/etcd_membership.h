@@ -77,7 +77,8 @@ class EtcdMembership {
   std::string trouble();
 
   // Makes the last changes, and gives up the lease: the others learn at once that this host's
-  // members are gone. All of them must have ended. Errors only delay that until the lease ends.
+  // members are gone. All of them must have ended. If etcd does not answer for some seconds, the
+  // others learn it when the lease ends, and take members that have just finished for lost.
   void leave() noexcept;
 
  private:

@@ -150,6 +150,24 @@ std::string first_of(const std::vector<std::string>& findings) {
   return text;
 }
 
+std::string describe_not_finite(const std::vector<std::string>& parameters, const NotFinite& found,
+                                const NotFinite& own, ProcessGroup& group) {
+  const at::Tensor mine = at::empty({static_cast<std::int64_t>(own.size())}, at::kByte);
+  std::ranges::copy(own, mine.data_ptr<std::uint8_t>());
+  const at::Tensor all = at::empty({group.size(), mine.numel()}, at::kByte);
+  group.all_gather_into_tensor(all, mine).wait();
+  std::vector<std::string> findings;
+  for (std::size_t parameter = 0; parameter < parameters.size(); ++parameter) {
+    if (found[parameter] == 0) continue;
+    std::vector<int> ranks;
+    for (int rank = 0; rank < group.size(); ++rank) {
+      if (all[rank].data_ptr<std::uint8_t>()[parameter] != 0) ranks.push_back(rank);
+    }
+    findings.push_back(finding(parameters[parameter], ranks));
+  }
+  return first_of(findings);
+}
+
 FiniteGradients::FiniteGradients(std::vector<std::string> parameters)
     : names_(std::move(parameters)), contributed_(names_.size()), found_(names_.size()) {}
 
@@ -170,24 +188,10 @@ void FiniteGradients::reduced(const Bucket& bucket) {
 
 std::string FiniteGradients::conclude(ProcessGroup& group) {
   if (std::ranges::count(found_, 1) == 0) return {};
-  const std::vector<std::uint8_t> found =
-      std::exchange(found_, std::vector<std::uint8_t>(names_.size()));
-  const at::Tensor mine = at::zeros({static_cast<std::int64_t>(names_.size())}, at::kByte);
-  for (std::size_t i = 0; i < names_.size(); ++i) {
-    if (!contributed_[i].passes()) mine.data_ptr<std::uint8_t>()[i] = 1;
-  }
-  const at::Tensor all = at::empty({group.size(), mine.numel()}, at::kByte);
-  group.all_gather_into_tensor(all, mine).wait();
-  std::vector<std::string> findings;
-  for (std::size_t parameter = 0; parameter < names_.size(); ++parameter) {
-    if (found[parameter] == 0) continue;
-    std::vector<int> ranks;
-    for (int rank = 0; rank < group.size(); ++rank) {
-      if (all[rank].data_ptr<std::uint8_t>()[parameter] != 0) ranks.push_back(rank);
-    }
-    findings.push_back(finding(names_[parameter], ranks));
-  }
-  return first_of(findings);
+  const NotFinite found = std::exchange(found_, NotFinite(names_.size()));
+  NotFinite own;
+  for (const FiniteCheck& check : contributed_) own.push_back(check.passes() ? 0 : 1);
+  return describe_not_finite(names_, found, own, group);
 }
 
 }  // namespace lockstep

@@ -37,6 +37,15 @@ bool all_finite(const std::vector<at::Tensor>& tensors);
 // all gradients NaN.
 std::string first_of(const std::vector<std::string>& findings);
 
+// For each parameter, 1 if its gradient is not finite, or 0.
+using NotFinite = std::vector<std::uint8_t>;
+
+// Collective. Returns which gradients are not finite and on which ranks, with the same text on
+// every rank. `found` tells it about the sums, and must be the same on every rank; `own` about what
+// this rank has contributed.
+std::string describe_not_finite(const std::vector<std::string>& parameters, const NotFinite& found,
+                                const NotFinite& own, ProcessGroup& group);
+
 class Bucket;
 
 // The findings about the gradients of one backward. Parameters are counted from 0.
@@ -48,9 +57,8 @@ class FiniteGradients {
   void contributed(int parameter, const at::Tensor& gradient);
   // Checks what a reduction has left in the bucket.
   void reduced(const Bucket& bucket);
-  // For each parameter whether its reduced gradient is not finite, 1 or 0. It must be the same on
-  // every rank before conclude() is called.
-  std::vector<std::uint8_t>& found() { return found_; }
+  // About the reduced gradients. It must be the same on every rank before conclude() is called.
+  NotFinite& found() { return found_; }
   // Call it after all buckets have been reduced. Returns which gradients are not finite and on
   // which ranks, with the same text on every rank; empty if all are finite. Collective only if a
   // sum is not finite. Afterwards this object is ready for the next backward.
@@ -59,7 +67,7 @@ class FiniteGradients {
  private:
   std::vector<std::string> names_;
   std::vector<FiniteCheck> contributed_;
-  std::vector<std::uint8_t> found_;
+  NotFinite found_;
 };
 
 }  // namespace lockstep

@@ -23,6 +23,8 @@ struct ElasticBoard::Contents {
   std::atomic<int> generation;
   // One more than each member's progress.
   std::array<std::atomic<std::int64_t>, kMostMembers> progress;
+  // One more than the generation in which each member has trained.
+  std::array<std::atomic<int>, kMostMembers> trained_in;
 
   static_assert(std::atomic<int>::is_always_lock_free);
   static_assert(std::atomic<std::int64_t>::is_always_lock_free);
@@ -91,6 +93,16 @@ std::int64_t ElasticBoard::progress(int member) const noexcept {
 void ElasticBoard::set_progress(int member, std::int64_t progress) noexcept {
   const auto index = static_cast<std::size_t>(member);
   contents_->progress[index].store(progress + 1, std::memory_order_relaxed);
+}
+
+int ElasticBoard::trained_in(int member) const noexcept {
+  const auto index = static_cast<std::size_t>(member);
+  return contents_->trained_in[index].load(std::memory_order_relaxed) - 1;
+}
+
+void ElasticBoard::set_trained_in(int member, int generation) noexcept {
+  const auto index = static_cast<std::size_t>(member);
+  contents_->trained_in[index].store(generation + 1, std::memory_order_relaxed);
 }
 
 std::string members_key(int generation) {

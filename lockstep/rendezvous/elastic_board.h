@@ -37,6 +37,11 @@ class ElasticBoard {
   std::int64_t progress(int member) const noexcept;
   void set_progress(int member, std::int64_t progress) noexcept;
 
+  // The newest generation in which the member has trained: in which it had the state of the others,
+  // at least. -1 before.
+  int trained_in(int member) const noexcept;
+  void set_trained_in(int member, int generation) noexcept;
+
  private:
   struct Contents;
   struct Unmap {

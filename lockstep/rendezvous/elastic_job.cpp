@@ -192,6 +192,7 @@ std::optional<Generation> ElasticJob::wait_for_generation(int after, const Deadl
     if (found.rank_of(member_)) {
       admitted_ = true;
       on_several_hosts_ = !found.store.empty();
+      generation_ = number;
       return found;
     }
     if (admitted_) return std::nullopt;
@@ -242,6 +243,7 @@ bool ElasticJob::wants_change(int generation) const noexcept {
 }
 
 void ElasticJob::note_step(std::int64_t step) noexcept {
+  board_->set_trained_in(member_, generation_);
   board_->set_progress(member_, 2 * step);
 }
 

@@ -2,6 +2,7 @@
 // Requests and answers in etcd's JSON: bytes in base64, 64-bit numbers as text.
 #include "lockstep/rendezvous/etcd_client.h"
 
+#include <algorithm>
 #include <limits>
 #include <optional>
 #include <utility>
@@ -10,7 +11,6 @@
 #include <nlohmann/json.hpp>
 #include <sodium.h>
 
-#include "lockstep/core/net/http_post.h"
 #include "lockstep/core/number.h"
 
 namespace lockstep {
@@ -114,15 +114,64 @@ auto reading(const std::string& etcd, const Reading& read) -> decltype(read()) {
 
 }  // namespace
 
+std::vector<Endpoint> EtcdClient::addresses() const {
+  const std::lock_guard lock(mutex_);
+  if (addresses_.empty()) addresses_ = resolve_tcp(server_.host, server_.port);
+  return addresses_;
+}
+
+void EtcdClient::pass_over(const Endpoint& address) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = std::ranges::find(addresses_, address);
+  if (found != addresses_.end()) std::rotate(found, found + 1, addresses_.end());
+}
+
+HttpPost EtcdClient::send(const std::string& path, const json& request,
+                          const Deadline& deadline) const {
+  const std::vector<Endpoint> all = addresses();
+  for (auto address = all.begin();; ++address) {
+    const Deadline share = Deadline::after(deadline.remaining() / (all.end() - address));
+    try {
+      return HttpPost(*address, path, request.dump(), share);
+    } catch (const Error&) {
+      pass_over(*address);
+      if (address + 1 != all.end()) continue;
+      const std::lock_guard lock(mutex_);
+      addresses_.clear();
+      throw;
+    }
+  }
+}
+
+template <class Reading>
+auto EtcdClient::post(const std::string& path, const json& request, const Deadline& deadline,
+                      const Reading& read) const {
+  return reading(name(), [&] {
+    HttpPost sent = send(path, request, deadline);
+    try {
+      return read(sent);
+    } catch (const LeaseLost&) {
+      throw;
+    } catch (const std::exception&) {
+      pass_over(sent.server());
+      throw;
+    }
+  });
+}
+
 json EtcdClient::ask(const std::string& path, const json& request) const {
   const Deadline deadline = Deadline::after(patience_);
-  return reading(name(), [&] {
-    HttpPost post(server_, path, request.dump(), deadline);
-    const int status = post.status(deadline);
-    const json answer = parse_answer(post.body(deadline));
+  return post(path, request, deadline, [&](HttpPost& sent) {
+    const int status = sent.status(deadline);
+    json answer = parse_answer(sent.body(deadline));
     if (status == 200) return answer;
-    const std::string reason = fmt::format("{} refuses: {}", name(), text_in(answer, "message"));
-    if (number_in(answer, "code") == kNotFound) throw LeaseLost(reason);
+    // The error of a stream, as a renewal is one, is an object.
+    const json& error = member_of(answer, "error");
+    const json& told = error.is_object() ? error : answer;
+    const std::string reason = fmt::format("{} refuses: {}", name(), text_in(told, "message"));
+    if (number_in(told, "code") == kNotFound || number_in(told, "grpc_code") == kNotFound) {
+      throw LeaseLost(reason);
+    }
     throw BackendError(reason);
   });
 }
@@ -192,15 +241,14 @@ void EtcdClient::wait_for_change(const std::string& prefix, std::int64_t revisio
                           {"range_end", in_base64(behind(prefix))},
                           {"start_revision", revision + 1}}}};
   const Deadline patience = Deadline::after(patience_);
-  reading(name(), [&] {
-    HttpPost post(server_, "/v3/watch", request.dump(), patience);
-    if (const int status = post.status(patience); status != 200) {
+  post("/v3/watch", request, patience, [&](HttpPost& watch) {
+    if (const int status = watch.status(patience); status != 200) {
       throw BackendError(fmt::format("{} refuses to watch keys: HTTP status {}", name(), status));
     }
-    while (true) {
+    while (!deadline.passed()) {
       std::optional<std::string> line;
       try {
-        line = post.line(deadline, wake);
+        line = watch.line(deadline, wake);
       } catch (const TimeoutError&) {
         return;
       }

@@ -7,13 +7,16 @@
 #include <chrono>
 #include <cstdint>
 #include <map>
+#include <mutex>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <nlohmann/json_fwd.hpp>
 
 #include "lockstep/core/deadline.h"
 #include "lockstep/core/error.h"
+#include "lockstep/core/net/http_post.h"
 #include "lockstep/core/net/tcp_socket.h"
 
 namespace lockstep {
@@ -36,10 +39,16 @@ struct EtcdEntry {
 // Each call makes a connection of its own, and blocks until it is answered, `patience` at most:
 // TimeoutError then; BackendError if etcd cannot be reached, refuses, or gives no answer of etcd.
 // Keys and values are bytes. Thread-safe.
+//
+// The server's name may have the addresses of several members of etcd, which are tried one after
+// another, beginning with the one that answered last. It is looked up, which may take longer than
+// `patience`, by the first call and after one in which none of them could be reached.
 class EtcdClient {
  public:
   EtcdClient(Endpoint server, std::chrono::milliseconds patience)
       : server_(std::move(server)), patience_(patience) {}
+  EtcdClient(const EtcdClient&) = delete;
+  EtcdClient& operator=(const EtcdClient&) = delete;
 
   // Returns the number of a new lease, whose keys are deleted `life` after its last renewal.
   std::int64_t grant_lease(std::chrono::seconds life) const;
@@ -70,11 +79,22 @@ class EtcdClient {
 
  private:
   nlohmann::json ask(const std::string& path, const nlohmann::json& request) const;
+  // Sends the request to the first address that takes it, and has `read` take the answer.
+  template <class Reading>
+  auto post(const std::string& path, const nlohmann::json& request, const Deadline& deadline,
+            const Reading& read) const;
+  HttpPost send(const std::string& path, const nlohmann::json& request,
+                const Deadline& deadline) const;
+  std::vector<Endpoint> addresses() const;
+  // The next calls try this address last.
+  void pass_over(const Endpoint& address) const;
   bool change_if(const std::string& key, std::int64_t changed, nlohmann::json operation) const;
   std::string name() const { return "etcd at " + in_words(server_); }
 
-  Endpoint server_;
-  std::chrono::milliseconds patience_;
+  const Endpoint server_;
+  const std::chrono::milliseconds patience_;
+  mutable std::mutex mutex_;
+  mutable std::vector<Endpoint> addresses_;
 };
 
 }  // namespace lockstep

@@ -117,6 +117,15 @@ void GradientLayout::set_gradients(const at::Tensor& sum, const at::Tensor& numb
   }
 }
 
+NotFinite GradientLayout::not_finite_in(const at::Tensor& flat) const {
+  NotFinite found(parameters_.size());
+  if (FiniteCheck(flat.narrow(0, 0, first_count_)).passes()) return found;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    found[i] = FiniteCheck(part_like(flat, offsets_[i], parameters_[i])).passes() ? 0 : 1;
+  }
+  return found;
+}
+
 void GradientLayout::clear_messages(const at::Tensor& flat) const {
   flat.narrow(0, leaving(), elements() - leaving()).zero_();
 }

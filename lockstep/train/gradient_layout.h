@@ -10,6 +10,7 @@
 #include <torch/nn/module.h>
 
 #include "lockstep/core/error.h"
+#include "lockstep/parallel/finite_gradients.h"
 #include "lockstep/train/load_balance.h"
 
 namespace lockstep {
@@ -42,6 +43,9 @@ class GradientLayout {
   // Each `.grad` becomes its part of the sum; it stays as it is if no microbatch gave one.
   // `numbers`: what numbers_in() returns.
   void set_gradients(const at::Tensor& sum, const at::Tensor& numbers) const;
+
+  // Which gradients in the flat tensor have infinite or NaN elements, by parameter.
+  NotFinite not_finite_in(const at::Tensor& flat) const;
 
   // The sum of the losses: a scalar in the memory of the flat tensor.
   at::Tensor loss_in(const at::Tensor& flat) const { return flat.select(0, loss()); }

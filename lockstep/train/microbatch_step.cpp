@@ -2,11 +2,15 @@
 // Sums the gradients of all ranks' microbatches.
 #include "lockstep/train/microbatch_step.h"
 
+#include <algorithm>
+#include <functional>
 #include <utility>
 
 #include <ATen/ATen.h>
 
 #include "lockstep/core/error.h"
+#include "lockstep/parallel/distinct_parameters.h"
+#include "lockstep/parallel/errors.h"
 #include "lockstep/parallel/model_checks.h"
 #include "lockstep/train/option_checks.h"
 
@@ -63,7 +67,10 @@ void MicrobatchStep::abandon() {
 }
 
 at::Tensor MicrobatchStep::finish(bool asks_to_leave) {
-  const at::Tensor sum = sum_gradients(asks_to_leave);
+  const Partials partials = loop_.partial_sums();
+  // The sum overwrites them.
+  const NotFinite own = options_.check_finite ? not_finite_in(partials) : NotFinite();
+  const at::Tensor sum = sum_gradients(partials, asks_to_leave);
   loop_.share_buffers();
   shares_.end_exchange();
   const at::Tensor numbers = layout_.numbers_in(sum);
@@ -72,12 +79,11 @@ at::Tensor MicrobatchStep::finish(bool asks_to_leave) {
   // They were divided by the samples, as the gradients.
   const auto samples = static_cast<double>(loop_.samples());
   shares_.decide(layout_.loads(numbers, is_mean() ? samples : 1));
-  if (options_.check_finite) check_finite_gradients(*module_);
+  if (options_.check_finite) require_finite(sum, own);
   return is_mean() ? layout_.loss_in(sum).clone() : layout_.loss_in(sum) / samples;
 }
 
-at::Tensor MicrobatchStep::sum_gradients(bool asks_to_leave) {
-  const std::vector<std::vector<at::Tensor>> partials = loop_.partial_sums();
+at::Tensor MicrobatchStep::sum_gradients(const Partials& partials, bool asks_to_leave) {
   for (const std::vector<at::Tensor>& of_run : partials) {
     for (const at::Tensor& partial : of_run) layout_.clear_messages(partial);
   }
@@ -89,6 +95,31 @@ at::Tensor MicrobatchStep::sum_gradients(bool asks_to_leave) {
   if (group_.size() == 1) return sum_of_runs(partials, shares_.tree(), loop_.runs(), scale);
   return tree_all_reduce(partials.front(), shares_.tree(), shares_.of_ranks(), group_, scale,
                          shares_.memory());
+}
+
+NotFinite MicrobatchStep::not_finite_in(const Partials& partials) const {
+  NotFinite found(layout_.parameters().size());
+  for (const std::vector<at::Tensor>& of_run : partials) {
+    for (const at::Tensor& partial : of_run) {
+      const NotFinite in_partial = layout_.not_finite_in(partial);
+      std::ranges::transform(found, in_partial, found.begin(), std::bit_or());
+    }
+  }
+  return found;
+}
+
+void MicrobatchStep::require_finite(const at::Tensor& sum, const NotFinite& own) {
+  const NotFinite found = layout_.not_finite_in(sum);
+  if (std::ranges::count(found, 1) == 0) return;
+  if (group_.size() == 1) return check_finite_gradients(*module_);
+  std::vector<std::string> names;
+  for (const auto& [name, parameter] : distinct_named_parameters(*module_)) {
+    if (parameter.requires_grad()) names.push_back(name);
+  }
+  throw NonFiniteGradient(
+      ErrorDetails{.cause = describe_not_finite(names, found, own, group_),
+                   .remedy = "every rank has this error: lower the learning rate, or look for bad "
+                             "values in the data"});
 }
 
 std::optional<std::string> MicrobatchStep::change_shares() {

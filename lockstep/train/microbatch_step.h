@@ -73,7 +73,8 @@ class MicrobatchStep {
 
   // Collective. Each `.grad` becomes the gradient of the loss of all samples, and stays undefined
   // if no microbatch gave one; each buffer becomes what microbatch 0 made of it. Returns the mean
-  // loss. The gradients share memory that the next step overwrites. `asks_to_leave`: this rank
+  // loss. The gradients share memory that the next step overwrites. With .check_finite,
+  // NonFiniteGradient names parameters and ranks, on every rank. `asks_to_leave`: this rank
   // wants all ranks to leave the loop after this step.
   at::Tensor finish(bool asks_to_leave);
   // Whether a rank asked to leave in the last finish(); the same on every rank.
@@ -85,7 +86,11 @@ class MicrobatchStep {
 
  private:
   bool is_mean() const { return options_.loss_reduction == LossReduction::mean; }
-  at::Tensor sum_gradients(bool asks_to_leave);
+  // For each run of this rank's microbatches or replicas, the largest nodes of the tree in it.
+  using Partials = std::vector<std::vector<at::Tensor>>;
+  at::Tensor sum_gradients(const Partials& partials, bool asks_to_leave);
+  NotFinite not_finite_in(const Partials& partials) const;
+  void require_finite(const at::Tensor& sum, const NotFinite& own);
 
   const TrainerOptions& options_;
   ProcessGroup& group_;

@@ -212,10 +212,11 @@ def _job_crashes(chance):
 
 def _not_finite(chance):
     ranks = chance.randint(2, MOST_RANKS)
-    return [Schedule(ranks, (f"nan={chance.randrange(ranks)}:{_step(chance)}",), code=1,
+    guilty = chance.randrange(ranks)
+    return [Schedule(ranks, (f"nan={guilty}:{_step(chance)}",), code=1,
                      completes=False, never_says=("^.*hash ",),
-                     says=tuple(rf"^\[member {member}\] .*the gradient of \S+ is not finite"
-                                for member in range(ranks)))]
+                     says=tuple(rf"^\[member {member}\] .*the gradient of \S+ is not finite on "
+                                rf"rank {guilty};" for member in range(ranks)))]
 
 
 def _straggler(chance):

@@ -23,7 +23,8 @@ class Cluster : public ::testing::Test {
     for (auto& [name, host] : live) host.trains = job.generation.number;
   }
 
-  LiveHosts live{{"a", {.store = "a:1"}}, {"b", {.store = "b:1"}}};
+  LiveHosts live{{"a", {.terms = "terms", .store = "a:1"}},
+                 {"b", {.terms = "terms", .store = "b:1"}}};
   ClusterJob job{.terms = "terms"};
 };
 
@@ -59,7 +60,7 @@ TEST_F(Cluster, EndsWithTooFewMembers) {
   job.end(0, false, "killed");
   live.erase("b");
   settle();
-  EXPECT_THAT(job.failure, HasSubstr("1 of its ranks are left"));
+  EXPECT_THAT(job.failure, HasSubstr("1 rank is left to train, and --elastic wants at least 2"));
   EXPECT_EQ(job.generation.number, 0);
 }
 
@@ -148,7 +149,6 @@ TEST_F(Cluster, GrowsOnTheHostsWithTheFewestRanks) {
 }
 
 TEST_F(Cluster, GrowsOnNoHostOfOtherTerms) {
-  live["a"].terms = live["b"].terms = "terms";
   live["c"] = {.terms = "others", .store = "c:1"};
   live["d"] = {.terms = "terms", .store = "d:1"};
   job.wish = 5;
@@ -296,6 +296,8 @@ TEST_F(Cluster, IsWrittenAndRead) {
   for (std::size_t size = 0; size < bytes.size(); ++size) {
     EXPECT_THROW(decode_job(bytes.substr(0, size)), BackendError) << size;
   }
+  EXPECT_THROW(decode_job(bytes + " "), BackendError);
+  EXPECT_THROW(decode_host(encode(host) + " "), BackendError);
 }
 
 }  // namespace

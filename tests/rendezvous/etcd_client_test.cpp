@@ -138,12 +138,30 @@ TEST(EtcdClient, PassesOnWhatEtcdSays) {
               ThrowsMessage<BackendError>(HasSubstr("HTTP status 400")));
 }
 
+TEST(EtcdClient, PassesOnTheErrorsOfStreams) {
+  const CannedServer server(
+      "HTTP/1.0 503 Service Unavailable\r\n\r\n"
+      "{\"error\":{\"grpc_code\":14,\"http_code\":503,\"message\":\"etcdserver: no leader\"}}");
+  const EtcdClient client(server.endpoint(), 5s);
+  EXPECT_THAT([&] { client.keep_alive(1); },
+              ThrowsMessage<BackendError>(HasSubstr("refuses: etcdserver: no leader")));
+}
+
+TEST_F(RealEtcd, IsFoundByItsName) {
+  const EtcdClient client({"localhost", parse_endpoint(etcd_->endpoint())->port}, 5s);
+  for (int i = 0; i < 2; ++i) client.read("x/");
+  etcd_->signal(SIGKILL);
+  for (int i = 0; i < 2; ++i) EXPECT_THROW(client.read("x/"), BackendError);
+}
+
 TEST(EtcdClient, DoesNotTrustTheLinesOfAWatch) {
   for (const char* const line :
        {"{\"error\":{\"message\":\"no leader\"}}\n", "[]\n", "\n", "{\"result\":7}\n"}) {
-    const CannedServer server(std::string("HTTP/1.0 200 OK\r\n\r\n") + line);
+    const CannedServer server(std::string("HTTP/1.0 200 OK\r\n\r\n") + line, /*closes=*/false);
     const EtcdClient client(server.endpoint(), 5s);
-    EXPECT_THROW(client.wait_for_change("x/", 1, Deadline::after(5s), -1), BackendError) << line;
+    EXPECT_THAT([&] { client.wait_for_change("x/", 1, Deadline::after(60s), -1); },
+                ThrowsMessage<BackendError>(HasSubstr("does not answer as etcd 3.4 or later does")))
+        << line;
   }
 }
 

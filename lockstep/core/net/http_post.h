@@ -27,6 +27,8 @@ class HttpPost {
   HttpPost(const Endpoint& server, const std::string& path, const std::string& body,
            const Deadline& deadline);
 
+  const Endpoint& server() const { return server_; }
+
   // Blocks until the head of the answer has arrived: 200 means success.
   int status(const Deadline& deadline);
   // Blocks until the answer has ended, and returns its body. Not together with line().

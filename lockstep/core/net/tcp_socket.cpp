@@ -135,12 +135,17 @@ bool is_loopback(const sockaddr& address) {
   return IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6&>(address).sin6_addr);
 }
 
-// A machine may know more addresses of its own name than the others do.
-std::vector<const addrinfo*> known_to_others_first(const Addresses& addresses) {
+std::vector<const addrinfo*> in_order(const Addresses& addresses) {
   std::vector<const addrinfo*> order;
   for (const addrinfo* address = addresses.get(); address != nullptr; address = address->ai_next) {
     order.push_back(address);
   }
+  return order;
+}
+
+// A machine may know more addresses of its own name than the others do.
+std::vector<const addrinfo*> known_to_others_first(const Addresses& addresses) {
+  std::vector<const addrinfo*> order = in_order(addresses);
   std::ranges::stable_partition(order, [](const addrinfo* address) {
     return !is_loopback(*address->ai_addr) && !is_link_local(*address->ai_addr);
   });
@@ -193,13 +198,25 @@ UniqueFd listen_tcp(const std::string& host, std::uint16_t port) {
   throw BackendError(message);
 }
 
+std::vector<Endpoint> resolve_tcp(const std::string& host, std::uint16_t port) {
+  const Addresses addresses = resolve(host, port, 0);
+  std::vector<Endpoint> endpoints;
+  for (const addrinfo* address : in_order(addresses)) {
+    endpoints.push_back(in_numbers(*address->ai_addr, address->ai_addrlen));
+  }
+  return endpoints;
+}
+
 UniqueFd connect_tcp_at_once(const std::string& host, std::uint16_t port,
                              const Deadline& deadline) {
   const Addresses addresses = resolve(host, port, 0);
+  const std::vector<const addrinfo*> order = in_order(addresses);
   int error = 0;
-  for (const addrinfo* address = addresses.get(); address != nullptr; address = address->ai_next) {
+  auto left = std::ssize(order);
+  for (const addrinfo* address : order) {
     UniqueFd fd(::socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    error = fd ? connect_once(fd.get(), *address, deadline) : errno;
+    const Deadline share = Deadline::after(deadline.remaining() / left--);
+    error = fd ? connect_once(fd.get(), *address, share) : errno;
     // Retrying would not help.
     if (error == EMFILE || error == ENFILE) throw BackendError(no_socket(error));
     if (error == 0) return fd;

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "lockstep/core/net/stream_socket.h"
 #include "lockstep/core/number.h"
@@ -21,6 +22,8 @@ struct Endpoint {
   // A name, or an IPv4 or IPv6 address without brackets.
   std::string host;
   std::uint16_t port;
+
+  bool operator==(const Endpoint&) const = default;
 };
 
 // A host alone, for which an IPv6 address may have brackets; the result has none. nullopt if the
@@ -44,8 +47,12 @@ class AddressInUse : public ErrorType<AddressInUse, BackendError> {
 // can reach. Port 0 picks a free port. BackendError if the host is not an address of this machine,
 // AddressInUse if the port is taken.
 UniqueFd listen_tcp(const std::string& host, std::uint16_t port);
-// ConnectionRefused if nobody listens there, HostUnreachable if it cannot be reached for another
-// reason, TimeoutError if nothing answers by the deadline.
+// All addresses of the host, in the order in which they should be tried. BackendError if it is not
+// known. Blocks as long as the system looks for a name, without a deadline.
+std::vector<Endpoint> resolve_tcp(const std::string& host, std::uint16_t port);
+// Tries one address after another, each for its share of the time that is left. ConnectionRefused
+// if nobody listens there, HostUnreachable if it cannot be reached for another reason, TimeoutError
+// if nothing answers by the deadline.
 UniqueFd connect_tcp_at_once(const std::string& host, std::uint16_t port, const Deadline& deadline);
 // Retries until the deadline while the connection is refused or the host cannot be reached.
 UniqueFd connect_tcp(const std::string& host, std::uint16_t port, const Deadline& deadline);
