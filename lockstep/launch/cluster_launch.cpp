@@ -195,18 +195,19 @@ void ClusterLaunch::describe(const ClusterJob& before, std::vector<std::string>&
   const Generation& now = job_.generation;
   if (before.generation.number == now.number) return;
   std::map<std::string, std::vector<int>> lost;
+  std::vector<int> leave;
   for (const int member : before.generation.members) {
     const auto on = before.hosts.find(member);
-    if (on == before.hosts.end() || on->second == membership_.host()) continue;
-    if (!job_.hosts.contains(member)) lost[on->second].push_back(member);
+    if (std::ranges::count(job_.leaving, member) > 0) {
+      leave.push_back(member);
+    } else if (on != before.hosts.end() && on->second != membership_.host() &&
+               !job_.hosts.contains(member)) {
+      lost[on->second].push_back(member);
+    }
   }
   for (const auto& [host, members] : lost) {
     lines.push_back(fmt::format("{} on {} {} lost", members_in_words(members), host_in_words(host),
                                 members.size() == 1 ? "was" : "were"));
-  }
-  std::vector<int> leave;
-  for (const int member : job_.leaving) {
-    if (before.generation.rank_of(member)) leave.push_back(member);
   }
   if (!leave.empty()) {
     lines.push_back(

@@ -108,7 +108,6 @@ void ClusterJob::complete(int member) {
 
 void ClusterJob::end(int member, bool success, const std::string& what) {
   if (hosts.erase(member) == 0) return;
-  std::erase(leaving, member);
   const bool was_complete = std::erase(completed, member) > 0;
   if (success) {
     if (std::erase(generation.members, member) > 0) ++finished;
@@ -224,6 +223,7 @@ void ClusterJob::admit_newcomers(const LiveHosts& live) {
 void ClusterJob::open(const LiveHosts& live) {
   ++generation.number;
   trains = false;
+  std::erase_if(leaving, [this](int member) { return !hosts.contains(member); });
   hanging.clear();
   generation.store = live.at(hosts.at(generation.members.front())).store;
 }
@@ -237,7 +237,9 @@ std::vector<int> ClusterJob::members_on(const std::string& host) const {
 }
 
 int ClusterJob::ranks() const {
-  return static_cast<int>(hosts.size() - completed.size() - leaving.size());
+  return static_cast<int>(std::ranges::count_if(hosts, [this](const auto& entry) {
+    return !contains(completed, entry.first) && !contains(leaving, entry.first);
+  }));
 }
 
 bool ClusterJob::is_newcomer(int member) const {

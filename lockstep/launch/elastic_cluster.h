@@ -55,7 +55,8 @@ struct ClusterJob {
   int next_member = 0;
   // How many ranks `lockstep resize` asks for, until the request is followed; 0 without one.
   int wish = 0;
-  // Members that no generation has any more, since fewer ranks are wanted, and that still run.
+  // Members that no generation has any more, since fewer ranks are wanted. Those that have ended
+  // are here until the next generation.
   std::vector<int> leaving{};
   // If the members of all hosts stand still: those for which the others wait. To be killed.
   std::vector<int> hanging{};

@@ -173,6 +173,10 @@ TEST_F(Cluster, ShrinksOnceAllTrain) {
   settle();
   EXPECT_EQ(job.generation.number, 1);
   EXPECT_EQ(job.failure, "");
+  EXPECT_EQ(job.ranks(), 2);
+  EXPECT_THAT(job.leaving, ElementsAre(2, 3)) << "so that nobody takes them for lost";
+  job.end(1, false, "killed");
+  job.settle(live, 1);
   EXPECT_THAT(job.leaving, IsEmpty());
 }
 
