@@ -7,6 +7,7 @@ import signal
 import time
 import typing
 
+RANKS = 3
 TIMEOUT = 5  # seconds, of the victim's group
 AT_ONCE = 3  # seconds from a death to the job's end, beside busy cores
 EVERYWHERE = ("run", "spawn", "torchrun", "mpirun")
@@ -39,9 +40,16 @@ def _kill_at_any_time(job, rank):
     return _strike(job, rank, signal.SIGKILL)
 
 
+def other_victim(rank):
+    """The rank that is killed at once with this one."""
+    return (rank + 1) % RANKS
+
+
 def _kill_two(job, rank):
-    when = _strike(job, rank, signal.SIGKILL)
-    job.signal_rank(0, signal.SIGKILL)
+    pids = [job.rank_pid(victim) for victim in (rank, other_victim(rank))]
+    when = time.monotonic()
+    for pid in pids:
+        job.signal_process(pid, signal.SIGKILL)
     return when
 
 

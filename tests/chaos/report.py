@@ -27,7 +27,7 @@ def complaints(trial, job, guilty, seconds, ended):
         found.append("exit code 0")
     blamed = trial.launcher.blamed(job)
     # Of two that were killed at once either may be the first.
-    right = {guilty, 0} if fault.number == 25 else {guilty}
+    right = {guilty, faults.other_victim(guilty)} if fault.number == 25 else {guilty}
     if fault.blames and not (blamed and set(blamed) <= right):
         found.append(f"blamed {blamed or 'nobody'} instead of rank {guilty}")
     says = fault.says.format(rank=guilty)

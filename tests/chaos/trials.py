@@ -10,14 +10,13 @@ import elastic
 import elastic_kinds
 import report
 import verdict
-from faults import FAULTS
+from faults import FAULTS, RANKS
 from job import PATIENCE, Job, NotThere
 from launchers import LAUNCHERS
 from machine import Missing
 from situations import SITUATIONS
 
 BACKENDS = ("shm", "gloo", "hierarchical", "mpi")
-RANKS = 3
 
 
 @dataclasses.dataclass
