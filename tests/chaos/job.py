@@ -77,12 +77,14 @@ class Job:
 
     def wait_for(self, pattern, seconds=PATIENCE):
         """The match, or None if the job ends or the time is over without one."""
-        deadline = time.monotonic() + seconds
-        while not (match := self.find(pattern)):
-            with self._came:
-                if self._ended_at or not self._came.wait(deadline - time.monotonic()):
-                    break
-        return match or self.find(pattern)
+        with self._came:
+            self._came.wait_for(lambda: self._ended_at or self.find(pattern), seconds)
+        self.end(0)  # the last lines may be read after it
+        return self.find(pattern)
+
+    def wait_for_training(self):
+        if not self.wait_for("training"):
+            raise NotThere("the job never trained")
 
     def end(self, seconds):
         """Waits for the end. When it came, or None if it did not."""
