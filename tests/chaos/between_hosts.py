@@ -37,7 +37,7 @@ def _expect_of_all(jobs, since, within, code, *says):
 
 def partition(programs, backend, folder):
     with two_hosts() as hosts, _jobs_on(hosts, programs, backend, folder) as jobs:
-        jobs[0].wait_for("training")
+        jobs[0].wait_for_training()
         since = time.monotonic()
         hosts.cut(1)
         return _expect_of_all(jobs, since, START, 1, r"its connection was lost")
@@ -87,8 +87,7 @@ def _strike(jobs, rank, fault):
         if not said:
             raise NotThere("the victim never came to its fault")
         return float(said[1])
-    if not jobs[0].wait_for("training"):
-        raise NotThere("the job never trained")
+    jobs[0].wait_for_training()
     since = time.monotonic()
     job.signal_rank(rank, signal.SIGKILL)
     return since

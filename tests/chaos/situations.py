@@ -2,7 +2,6 @@
 """Faults of the surroundings, by the numbers of docs/faults.md: a job is started into each."""
 
 import dataclasses
-import os
 import pathlib
 import random
 import signal
@@ -132,9 +131,9 @@ def _leftovers(programs, backend, folder):
     """What a job whose every process was killed leaves does not disturb the next one."""
     port = free_port()
     with Job(_by_script(programs, _ranks((0, 1), 2, port), backend), folder) as job:
-        job.wait_for("training")
+        job.wait_for_training()
         for pid in job.remains():
-            os.kill(pid, signal.SIGKILL)
+            job.signal_process(pid, signal.SIGKILL)
         job.end(START)
     with Job(_by_script(programs, _ranks((0, 1), 2, port), backend, "steps=50"), folder) as job:
         return expect(job, time.monotonic(), START, 0)
@@ -168,7 +167,7 @@ def _clock_jumps(programs, backend, folder):
         clock.set("+0")
         command = run_command(programs, 2, [f"backend={backend}", "steps=10000"])
         with Job(command, folder, clock.environment()) as job:
-            job.wait_for("training")
+            job.wait_for_training()
             for jump in ("+365d", "-365d", "+0"):
                 clock.set(jump)
                 job.end(0.3)

@@ -65,8 +65,7 @@ class FaultTrial:
 def _commit(fault, job, guilty):
     """Makes the fault happen, or waits until the victim does it. When it was."""
     if fault.strike:
-        if not job.wait_for("training"):
-            raise NotThere("the job never trained")
+        job.wait_for_training()
         return fault.strike(job, guilty)
     said = job.wait_for(r"fault at ([\d.]+)")
     if not said:
