@@ -7,6 +7,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <functional>
 #include <limits>
 #include <map>
@@ -36,7 +37,8 @@ struct Plan {
   int rank = 1;  // that commits it
   int step = 20;
   int steps = std::numeric_limits<int>::max();
-  int spawn = 0;  // start so many ranks; 0: a launcher has started this one
+  std::string until = {};  // the file whose coming ends the training, if given
+  int spawn = 0;           // start so many ranks; 0: a launcher has started this one
   double timeout = 5;
 };
 
@@ -48,6 +50,7 @@ Plan parse(int argc, char** argv) {
       {"rank", [&](const std::string& value) { plan.rank = std::stoi(value); }},
       {"step", [&](const std::string& value) { plan.step = std::stoi(value); }},
       {"steps", [&](const std::string& value) { plan.steps = std::stoi(value); }},
+      {"until", [&](const std::string& value) { plan.until = value; }},
       {"spawn", [&](const std::string& value) { plan.spawn = std::stoi(value); }},
       {"timeout", [&](const std::string& value) { plan.timeout = std::stod(value); }},
   };
@@ -107,7 +110,7 @@ class Victim {
                               torch::nn::Linear(256, 8));
     torch::optim::SGD optimizer(net->parameters(), 1e-3);
     lockstep::DistributedDataParallel model(net, group_, {.check_finite = plan_.fault == "nan"});
-    for (int step = 0; step < plan_.steps; ++step) {
+    for (int step = 0; step < plan_.steps && !is_over(); ++step) {
       const bool now = guilty_ && step == plan_.step;
       if (now && plan_.fault == "fewer_batches") {
         say_that_it_comes();
@@ -134,6 +137,14 @@ class Victim {
   }
 
  private:
+  // As rank 0 sees it, so that all ranks make the same steps.
+  bool is_over() const {
+    if (plan_.until.empty()) return false;
+    const at::Tensor over = torch::full({1}, std::filesystem::exists(plan_.until) ? 1.0 : 0.0);
+    group_->broadcast(over, 0).wait();
+    return over.item<double>() != 0;
+  }
+
   at::Tensor inputs(bool now) const {
     at::Tensor inputs = torch::randn({16, 64});
     if (now && plan_.fault == "nan") inputs[0][0] = std::numeric_limits<float>::quiet_NaN();
