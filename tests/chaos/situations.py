@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Faults of the surroundings, by the numbers of docs/faults.md: a job is started into each."""
 
+import concurrent.futures
 import dataclasses
 import pathlib
 import random
@@ -174,22 +175,24 @@ def _clock_jumps(programs, backend, folder):
                 job.end(0.3)
             if job.end(0):
                 return [f"exit code {job.code} before the clock was right again"], 0, job.text
-            return expect(job, time.monotonic(), 2 * START, 0)
             over.touch()
+            return expect(job, time.monotonic(), 2 * START, 0)
 
 
 def _port_scanners(programs, backend, folder):
-    """Connect to all ports of the job while it joins and trains; the job goes on."""
-    command = run_command(programs, 2, [f"backend={backend}", "steps=3000"])
-    with Job(command, folder) as job:
+    """Connect to all ports of the job while it joins and trains; the job goes on. With a launcher on
+    one host there are none to which TCP can connect."""
+    command = _by_script(programs, _ranks((0, 1), 2, free_port()), backend, "steps=3000")
+    with Job(command, folder) as job, concurrent.futures.ThreadPoolExecutor(1) as pool:
         stop = threading.Event()
-        visits = threading.Thread(target=visit, args=(job, stop))
-        visits.start()
+        visits = pool.submit(visit, job, stop)
         try:
-            return expect(job, time.monotonic(), START, 0)
+            complaints, *rest = expect(job, time.monotonic(), START, 0)
         finally:
             stop.set()
-            visits.join()
+        if not visits.result():
+            complaints.append("no port of the job was visited")
+        return complaints, *rest
 
 
 LOCAL = ("shm", "gloo")
@@ -212,7 +215,8 @@ SITUATIONS = (
     Situation(33, "a name of rank 0's host that does not resolve", LOCAL, _unknown_name, NO_LAUNCHER),
     Situation(34, "the link between two hosts is cut", BETWEEN_HOSTS, between_hosts.partition),
     Situation(35, "the link between two hosts loses packets", BETWEEN_HOSTS, between_hosts.lost_packets),
-    Situation(36, "port scanners connect, reset and send random bytes", NETWORK, _port_scanners),
+    Situation(36, "port scanners connect, reset and send random bytes", NETWORK, _port_scanners,
+              NO_LAUNCHER),
     Situation(37, "a rank knows another secret", LOCAL, _wrong_secret, NO_LAUNCHER),
     Situation(37, "a rank number is there twice", LOCAL, _rank_number_twice, NO_LAUNCHER),
     Situation(39, "the wall clock jumps back and forth by a year", LOCAL, _clock_jumps),
