@@ -127,20 +127,24 @@ def _two_at_once(chance):
                      says=tuple(_lost(member, "kill") for member in members))]
 
 
-def _replaced(chance, more=()):
-    """The job waits until a replacement trains."""
+def _replaced(chance, death_of_newcomer=None):
+    """The job waits until a replacement trains; or, with such a death, until one has come so far."""
     ranks = chance.randint(2, MOST_RANKS)
     member = chance.randrange(ranks)
     step = _step(chance, last=STEPS - 4)
     wait = chance.randint(step + 2, STEPS - 1)
-    faults = (f"die={member}:loss:{step}:kill", f"wait={wait}:2",
-              *(fault.format(newcomer=ranks) for fault in more))
-    return [Schedule(ranks, faults, says=(_lost(member, "kill"), r"member \d+ joins as rank "))]
+    faults = [f"die={member}:loss:{step}:kill", f"wait={wait}:2"]
+    says = [_lost(member, "kill"), r"member \d+ joins as rank "]
+    if death_of_newcomer:
+        newcomer = ranks
+        faults.append(f"die={newcomer}:{death_of_newcomer}")
+        says.append(_lost(newcomer, "kill"))
+    return [Schedule(ranks, tuple(faults), says=tuple(says))]
 
 
 def _replacement_dies(chance):
     """At one of the calls by which it joins the others and gets their state."""
-    return _replaced(chance, (f"die={{newcomer}}:call:{chance.randint(1, 20)}",))
+    return _replaced(chance, f"call:{chance.randint(1, 20)}")
 
 
 def _donor_dies(chance):
@@ -293,10 +297,12 @@ def _full_disk(chance):
     ranks = chance.randint(2, MOST_RANKS)
     first = chance.randint(2, STEPS - 5)
     faults = [f"full_disk={first}:{first + 3}", "checkpoints={work}/disk/checkpoints"]
+    says = ["a checkpoint was not written, and older ones stay: .*No space left"]
     if chance.random() < 0.5:
-        faults.append(f"die={chance.randrange(ranks)}:update:{first}:kill")
-    return [Schedule(ranks, tuple(faults), surroundings=_small_disk,
-                     says=("a checkpoint was not written, and older ones stay: .*No space left",)),
+        member = chance.randrange(ranks)
+        faults.append(f"die={member}:update:{first}:kill")
+        says.append(_lost(member, "kill"))
+    return [Schedule(ranks, tuple(faults), surroundings=_small_disk, says=tuple(says)),
             Schedule(1, ("checkpoints={work}/disk/checkpoints",), says=("nothing is left to train",))]
 
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <map>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "support/program.h"
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 namespace lockstep::testing {
@@ -47,8 +49,17 @@ class ElasticJobs : public ::testing::Test {
     return run_to_end(command);
   }
 
-  // Runs the job, and expects the undisturbed state. Returns what it wrote. `most`: the ranks to
-  // which it may grow, if they are more.
+  // That each "die=..." among the faults has come about: a job to which nothing happens ends with
+  // the undisturbed state, too.
+  static void expect_deaths(const Words& faults, const std::string& text) {
+    for (const std::string& fault : faults) {
+      if (!fault.starts_with("die=")) continue;
+      EXPECT_THAT(text, ::testing::ContainsRegex(sign_of(fault))) << fault;
+    }
+  }
+
+  // Runs the job, and expects its faults and the undisturbed state. Returns what it wrote. `most`:
+  // the ranks to which it may grow, if they are more.
   static std::string expect_undisturbed(int ranks, const Words& model, const Words& faults,
                                         int most = 0) {
     Words arguments = model;
@@ -59,10 +70,27 @@ class ElasticJobs : public ::testing::Test {
     EXPECT_EQ(hash_in(ended), undisturbed(model))
         << fmt::format("{}", fmt::join(arguments, " ")) << "\n"
         << text;
+    expect_deaths(faults, text);
     return text;
   }
 
  private:
+  // What says that "die=MEMBER:PLACE:NUMBER[:HOW]" has come about, as a regular expression.
+  static std::string sign_of(const std::string& death) {
+    std::istringstream parts(death.substr(death.find('=') + 1));
+    std::string member;
+    std::string place;
+    std::string number;
+    std::string how = "kill";
+    std::getline(std::getline(std::getline(parts, member, ':'), place, ':'), number, ':');
+    // Only the launcher can tell of a death within a call or a step.
+    if (place == "call" || place == "adopting" || place == "step") {
+      return fmt::format(R"(member {} \([^)]*\) was lost: killed by signal 9)", member);
+    }
+    if (!parts.eof()) std::getline(parts, how);
+    return fmt::format(R"(member {} \(process [0-9]+\) at {} {}: {})", member, place, number, how);
+  }
+
   const MarkedProcesses marked_;
 };
 

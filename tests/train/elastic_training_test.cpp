@@ -134,22 +134,24 @@ void expect_to_return(const Ended& ended, int ranks, const std::string& hash) {
 
 TEST_F(ElasticJobs, OfSpawnReplaceARankThatIsLost) {
   for (const char* const method : {"fork", "spawn"}) {
-    const Ended ended =
-        testing::run_to_end({ELASTIC_PROGRAM, "model=cnn", fmt::format("spawn={}:3:3", method),
-                             "die=1:loss:4", "wait=7:2"});
+    const Words job{ELASTIC_PROGRAM, "model=cnn", fmt::format("spawn={}:3:3", method),
+                    "die=1:loss:4", "wait=7:2"};
+    const Ended ended = testing::run_to_end(job);
     expect_to_return(ended, 3, undisturbed({"model=cnn"}));
     EXPECT_THAT(ended.err, AllOf(HasSubstr("lockstep: member 1 (rank 1, pid "),
+    expect_deaths(job, ended.out);
                                  HasSubstr("killed by signal 9 (SIGKILL)"),
                                  HasSubstr("lockstep: member 3 joins as rank 2 of 3")));
   }
 }
 
 TEST_F(ElasticJobs, OfSpawnOutliveTheRanksThatTheyStartWith) {
-  const Ended ended =
-      testing::run_to_end({ELASTIC_PROGRAM, "model=mlp", "spawn=fork:2:2", "die=0:loss:2",
-                           "wait=4:2", "die=1:after:6:throw", "wait=9:4"});
+  const Words job{ELASTIC_PROGRAM, "model=mlp",           "spawn=fork:2:2", "die=0:loss:2",
+                  "wait=4:2",      "die=1:after:6:throw", "wait=9:4"};
+  const Ended ended = testing::run_to_end(job);
   expect_to_return(ended, 2, undisturbed({"model=mlp"}));
   EXPECT_THAT(ended.err, HasSubstr(" was lost: the data of this rank are damaged; 1 rank goes on"));
+  expect_deaths(job, ended.out);
 }
 
 TEST_F(ElasticJobs, OfSpawnGrowToTheMostRanks) {
