@@ -32,8 +32,21 @@ std::string Hosts::why_not() {
   return "";
 }
 
-// The bridge has a namespace of its own, so that nothing of it shows on this machine.
 Hosts::Hosts(int count, int megabits) : count_(count), name_(fmt::format("ls{}", ::getpid())) {
+  try {
+    make(megabits);
+  } catch (...) {
+    remove();
+    throw;
+  }
+}
+
+Hosts::~Hosts() {
+  remove();
+}
+
+// The bridge has a namespace of its own, so that nothing of it shows on this machine.
+void Hosts::make(int megabits) const {
   output_of(
       fmt::format("ip netns add {0}n && ip -n {0}n link add bridge type bridge && "
                   "ip -n {0}n link set bridge up",
@@ -49,7 +62,7 @@ Hosts::Hosts(int count, int megabits) : count_(count), name_(fmt::format("ls{}",
   }
 }
 
-Hosts::~Hosts() {
+void Hosts::remove() const {
   for (int host = 0; host < count_; ++host) {
     works(fmt::format("ip netns del {0}; rm -rf /etc/netns/{0}", space(host)));
   }

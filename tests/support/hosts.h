@@ -35,6 +35,8 @@ class Hosts {
   void cut(int host) const;
 
  private:
+  void make(int megabits) const;
+  void remove() const;
   std::string space(int host) const;
 
   int count_;
