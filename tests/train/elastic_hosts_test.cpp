@@ -43,8 +43,8 @@ class ElasticHosts : public ::testing::Test {
     return begin == std::string::npos ? "none: " + text : text.substr(begin + 5, 64);
   }
 
-  // 15 steps. Before the eighth, all wait until a host has been lost; with `replaced`, before the
-  // twelfth until another one has come.
+  // 15 steps. Before the seventh, all wait until a host has been lost; with `replaced`, before the
+  // eleventh until another one has come.
   static Words training(bool replaced) {
     Words words{ELASTIC_PROGRAM, "model=cnn", "wait=7:1"};
     if (replaced) words.emplace_back("wait=11:2");
