@@ -1,18 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Checks of a Trainer's options: against each other and the group, and between the ranks, before a
-// difference trains another net on each. Also the context of a Trainer's errors.
+// Checks of a Trainer's options, against each other and the group. Also the context of a Trainer's
+// errors.
 #pragma once
 
 #include <optional>
-#include <string>
 
-#include <torch/nn/module.h>
-#include <torch/optim/optimizer.h>
-
-#include "lockstep/amp/grad_scaler.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/core/error.h"
-#include "lockstep/optim/lr_schedule.h"
 #include "lockstep/train/trainer_options.h"
 
 namespace lockstep {
@@ -40,22 +34,5 @@ void take_one_copy(TrainerOptions& options, const ProcessGroup& group);
 // option needs a loop that can begin again after it was left early and this one cannot.
 void check_fit(const ProcessGroup& group, const TrainerOptions& options, const FitOptions& fit,
                bool can_begin_again);
-
-// Collective. UsageError on every rank if the options, optimizers, scalers, samplers or callbacks
-// of the ranks differ. The error names the first difference, both values and the ranks.
-// `schedule`: the schedule of a whole run, if there is one.
-void check_same_training(ProcessGroup& group, const TrainerOptions& options,
-                         const std::optional<optim::LRSchedule>& schedule, const FitOptions& fit,
-                         const torch::optim::Optimizer& optimizer, const GradScaler& scaler);
-
-// Collective. UsageError on every rank if the ranks pass numbers with different bits. The error
-// says `what` the number is, and ends with the remedy.
-void check_same_number(ProcessGroup& group, double number, const char* what, const char* remedy);
-
-// Collective. UsageError on every rank if the ranks train different parameters of the module.
-// `trained` has a 1 for each parameter that this rank trains and a 0 for each frozen one, in the
-// order of distinct_named_parameters().
-void check_same_parameters(ProcessGroup& group, const torch::nn::Module& module,
-                           const std::string& trained);
 
 }  // namespace lockstep

@@ -8,6 +8,7 @@
 #include "lockstep/core/trace_span.h"
 #include "lockstep/optim/averaged_model.h"
 #include "lockstep/train/option_checks.h"
+#include "lockstep/train/same_training.h"
 #include "lockstep/train/share_buffers.h"
 #include "lockstep/train/watched_metric.h"
 

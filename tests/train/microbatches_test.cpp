@@ -550,7 +550,7 @@ TEST(Microbatches, NameAGradientThatIsNotFiniteAndItsRankAlikeOnEveryRank) {
   EXPECT_THAT(hashes(training, {TrainingMode::data_parallel, 3}), Each(alone));
   const std::vector<std::string> of_ranks = hashes(training, {TrainingMode::distributed, 3});
   EXPECT_THAT(of_ranks, Each(of_ranks.front()));
-  EXPECT_THAT(of_ranks.front(), MatchesRegex(where + " on rank [0-2];.*; every rank has this.*"));
+  EXPECT_THAT(of_ranks.front(), MatchesRegex(where + " on rank [0-2]; .*"));
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Trainings whose options differ between ranks.
-#include "lockstep/train/option_checks.h"
+#include "lockstep/train/same_training.h"
 
 #include <memory>
 #include <optional>
