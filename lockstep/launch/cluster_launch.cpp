@@ -97,8 +97,8 @@ std::vector<std::string> ClusterLaunch::take_changes() {
   take_news(lines);
   end_untrained();
   kill_dismissed(lines);
-  leaving_.end([this](int) { return job_.trains || job_.finished > 0; }, lines);
-  kill_hanging();
+  leaving_.end(job_.trains || job_.finished > 0, lines);
+  look_for_hangs();
   kill_late_newcomers();
   tell();
   return lines;
@@ -165,7 +165,7 @@ void ClusterLaunch::take_requests() {
                                             .ranks = job_.wish > 0 ? job_.wish : job_.ranks(),
                                             .finished = job_.finished > 0},
                                            ranks);
-    if (answer.follows) membership_.change([ranks](ClusterJob& job) { job.wish = ranks; });
+    if (answer.follows) membership_.change([ranks](ClusterJob& job) { job.resize(ranks); });
     return answer;
   });
 }
@@ -259,8 +259,8 @@ void ClusterLaunch::kill_dismissed(std::vector<std::string>& lines) {
   }
 }
 
-// Those that keep the ranks of all hosts waiting.
-void ClusterLaunch::kill_hanging() {
+// Founders take long until they train, and newcomers only join when they can.
+void ClusterLaunch::look_for_hangs() {
   const auto is_founder_in_set_up = [this](const Member& member) {
     return !is_newcomer(member) && sets_up(member);
   };
@@ -274,8 +274,10 @@ void ClusterLaunch::kill_hanging() {
 }
 
 void ClusterLaunch::kill_late_newcomers() {
-  const auto first = std::ranges::subrange(members_.begin(), members_.begin() + first_members_);
-  if (std::ranges::none_of(first, [this](const Member& one) { return sets_up(one); })) {
+  const auto trains = [this](const Member& one) { return board_.progress(one.number) >= 0; };
+  const auto first = members_.begin() + static_cast<std::ptrdiff_t>(first_members_);
+  if (std::any_of(members_.begin(), members_.end(), trains) &&
+      std::none_of(members_.begin(), first, [this](const Member& one) { return sets_up(one); })) {
     hang_watch_.note_set_up();
   }
   const auto waits = [this](int number) { return !member_of(number).ended && !has_joined(number); };
@@ -317,8 +319,9 @@ void ClusterLaunch::open_generation() {
     if (!rank) continue;
     member.last = LastRank{*rank, static_cast<int>(generation.members.size())};
   }
-  for (const int number : job_.members_on(membership_.host())) {
-    if (std::ranges::count(job_.leaving, number) > 0) leaving_.add(number);
+  for (const int number : job_.leaving) {
+    const auto own = std::ranges::find(members_, number, &Member::number);
+    if (own != members_.end() && !own->ended) leaving_.add(number);
   }
   hang_watch_.restart();
   board_.set_generation(opened_);

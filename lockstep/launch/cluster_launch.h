@@ -67,7 +67,8 @@ class ClusterLaunch final : public ElasticControl {
   void start_newcomers(std::vector<std::string>& lines);
   void end_untrained();
   void kill_dismissed(std::vector<std::string>& lines);
-  void kill_hanging();
+  // Kills those that keep the ranks of all hosts waiting.
+  void look_for_hangs();
   void kill_late_newcomers();
   void tell();
   void open_generation();

@@ -16,7 +16,7 @@ namespace lockstep {
 namespace {
 
 // Begins each record, so that other versions of Lockstep are noticed.
-constexpr std::string_view kClusterFormat = "lockstep cluster 1";
+constexpr std::string_view kClusterFormat = "lockstep cluster 2";
 
 void read_format(Unpacking& packed) {
   if (packed.next<std::string_view>() == kClusterFormat) return;
@@ -45,7 +45,7 @@ std::string encode(const HostRecord& record) {
     progress.push_back({{member, of_member}, stopped});
   }
   return pack(kClusterFormat, record.terms, record.store, record.joined, record.trains,
-              record.stands_still, progress);
+              record.stands_still, progress, record.waits);
 }
 
 HostRecord decode_host(std::string_view bytes) {
@@ -54,7 +54,7 @@ HostRecord decode_host(std::string_view bytes) {
   HostRecord record;
   std::vector<PackedProgress> progress;
   packed.read_all(record.terms, record.store, record.joined, record.trains, record.stands_still,
-                  progress);
+                  progress, record.waits);
   require_end(packed);
   for (const auto& [of_member, stopped] : progress) {
     record.progress.push_back({of_member.first, of_member.second, stopped});
@@ -66,7 +66,7 @@ std::string encode(const ClusterJob& job) {
   const std::vector<std::pair<int, std::string>> hosts(job.hosts.begin(), job.hosts.end());
   return pack(kClusterFormat, job.terms, job.generation.number, job.generation.members,
               job.generation.store, hosts, job.trains, job.completed, job.finished, job.next_member,
-              job.wish, job.leaving, job.hanging, job.failure);
+              job.limit, job.wish, job.leaving, job.hanging, job.failure);
 }
 
 ClusterJob decode_job(std::string_view bytes) {
@@ -75,12 +75,18 @@ ClusterJob decode_job(std::string_view bytes) {
   ClusterJob job;
   std::vector<std::pair<int, std::string>> hosts;
   packed.read_all(job.terms, job.generation.number, job.generation.members, job.generation.store,
-                  hosts, job.trains, job.completed, job.finished, job.next_member, job.wish,
-                  job.leaving, job.hanging, job.failure);
+                  hosts, job.trains, job.completed, job.finished, job.next_member, job.limit,
+                  job.wish, job.leaving, job.hanging, job.failure);
   require_end(packed);
   job.hosts = {hosts.begin(), hosts.end()};
-  if (!std::ranges::all_of(job.generation.members, is_member) ||
-      !std::ranges::all_of(std::views::keys(job.hosts), is_member)) {
+  const auto are_members = [](const auto& members) {
+    return std::ranges::all_of(members, is_member);
+  };
+  const auto are_counts = [](auto... numbers) {
+    return ((numbers >= 0 && numbers <= ElasticBoard::kMostMembers) && ...);
+  };
+  if (!are_members(job.generation.members) || !are_members(std::views::keys(job.hosts)) ||
+      !are_counts(job.finished, job.next_member, job.limit, job.wish)) {
     throw BackendError("it has members that cannot be");
   }
   return job;
@@ -98,6 +104,10 @@ void ClusterJob::found(const std::vector<std::string>& names, int ranks, const L
 
 void ClusterJob::add_newcomers(const std::string& host, int count) {
   for (; count > 0 && is_member(next_member); --count) hosts[next_member++] = host;
+}
+
+void ClusterJob::resize(int ranks) {
+  if (finished == 0) limit = wish = ranks;
 }
 
 void ClusterJob::complete(int member) {
@@ -177,17 +187,23 @@ void ClusterJob::find_hanging(const LiveHosts& live) {
   hanging = hanging_members(all);
 }
 
-// Newcomers come, or go, at once.
+// Newcomers come, or go, at once. A host whose ranks all leave is about to end.
 void ClusterJob::start_wanted(const LiveHosts& live) {
   if (wish == 0) return;
   for (int missing = wish - ranks(); missing > 0; --missing) {
-    const auto load_of = [&](const auto& host) {
-      return host.second.terms == terms ? members_on(host.first).size() : hosts.size() + 1;
-    };
-    add_newcomers(std::ranges::min_element(live, {}, load_of)->first, 1);
+    std::map<std::string, int> load;
+    for (const auto& [name, host] : live) {
+      if (host.terms == terms && host.waits) load[name] = 0;
+    }
+    for (const auto& [member, host] : hosts) {
+      if (counts(member)) ++load[host];
+    }
+    const auto ranks_on = [](const auto& host) { return host.second; };
+    add_newcomers(std::ranges::min_element(load, {}, ranks_on)->first, 1);
   }
-  for (int member = next_member - 1; member >= 0 && ranks() > wish; --member) {
-    if (is_newcomer(member)) dismiss(member);
+  const auto all = hosts;
+  for (const auto& [member, host] : std::views::reverse(all)) {
+    if (ranks() > wish && is_newcomer(member)) dismiss(member);
   }
   if (ranks() <= wish) wish = 0;
 }
@@ -223,7 +239,6 @@ void ClusterJob::admit_newcomers(const LiveHosts& live) {
 void ClusterJob::open(const LiveHosts& live) {
   ++generation.number;
   trains = false;
-  std::erase_if(leaving, [this](int member) { return !hosts.contains(member); });
   hanging.clear();
   generation.store = live.at(hosts.at(generation.members.front())).store;
 }
@@ -236,15 +251,17 @@ std::vector<int> ClusterJob::members_on(const std::string& host) const {
   return members;
 }
 
+bool ClusterJob::counts(int member) const {
+  return hosts.contains(member) && !contains(completed, member) && !contains(leaving, member);
+}
+
 int ClusterJob::ranks() const {
-  return static_cast<int>(std::ranges::count_if(hosts, [this](const auto& entry) {
-    return !contains(completed, entry.first) && !contains(leaving, entry.first);
-  }));
+  return static_cast<int>(std::ranges::count_if(std::views::keys(hosts),
+                                                [this](int member) { return counts(member); }));
 }
 
 bool ClusterJob::is_newcomer(int member) const {
-  return hosts.contains(member) && !generation.rank_of(member) && !contains(completed, member) &&
-         !contains(leaving, member);
+  return counts(member) && !generation.rank_of(member);
 }
 
 }  // namespace lockstep

@@ -27,6 +27,8 @@ struct HostRecord {
   // how far they have got; -1 while any goes on.
   int stands_still = -1;
   std::vector<MemberProgress> progress{};
+  // Whether it waits until the job has a place for its ranks.
+  bool waits = true;
 
   bool operator==(const HostRecord&) const = default;
 };
@@ -53,10 +55,13 @@ struct ClusterJob {
   // How many members have completed it.
   int finished = 0;
   int next_member = 0;
-  // How many ranks `lockstep resize` asks for, until the request is followed; 0 without one.
+  // The most ranks that it may have: what --elastic says, until `lockstep resize` asks for a
+  // number.
+  int limit = 0;
+  // That number, until the request is followed; 0 without one.
   int wish = 0;
-  // Members that no generation has any more, since fewer ranks are wanted. Those that have ended
-  // are here until the next generation.
+  // Members that no generation has any more, since fewer ranks are wanted, also those that have
+  // ended.
   std::vector<int> leaving{};
   // If the members of all hosts stand still: those for which the others wait. To be killed.
   std::vector<int> hanging{};
@@ -67,6 +72,8 @@ struct ClusterJob {
 
   // Opens the first generation, with so many ranks on each of these hosts, in this order.
   void found(const std::vector<std::string>& names, int ranks, const LiveHosts& live);
+  // From now on, so many ranks are wanted.
+  void resize(int ranks);
   // Further members on this host, which are to join; fewer if the job has had as many as it may.
   void add_newcomers(const std::string& host, int count);
   // The member has completed the training. As in ElasticMembers, it has no part in later
@@ -96,6 +103,8 @@ struct ClusterJob {
   void start_wanted(const LiveHosts& live);
   void let_leave(const LiveHosts& live);
   void admit_newcomers(const LiveHosts& live);
+  // Whether it runs, and is to go on.
+  bool counts(int member) const;
   bool is_newcomer(int member) const;
 };
 

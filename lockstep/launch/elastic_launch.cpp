@@ -56,7 +56,7 @@ std::vector<std::string> ElasticLaunch::take_changes() {
     kill_hanging();
     kill_late_newcomers();
   }
-  leaving_.end([this](int member) { return has_left(member); }, lines);
+  leaving_.end(members_.any_finished() || members_train(), lines);
   kill_dismissed();
   return lines;
 }
@@ -219,11 +219,6 @@ bool ElasticLaunch::members_train() const {
   return std::ranges::all_of(generation.members, [&](int member) {
     return board_.trained_in(member) >= generation.number;
   });
-}
-
-bool ElasticLaunch::has_left(int member) const {
-  return members_.any_finished() || board_.progress(member) == ElasticBoard::kLeft ||
-         members_train();
 }
 
 bool ElasticLaunch::has_joined(int member) const {

@@ -63,8 +63,6 @@ class ElasticLaunch final : public ElasticControl {
   bool members_train() const;
   bool any_first_member_sets_up() const;
   bool has_joined(int member) const;
-  // Whether the others certainly go on without this member, which is to leave.
-  bool has_left(int member) const;
   // Newcomers that have said that they can train.
   std::vector<int> joined() const;
   std::string describe_idle_newcomer(const LocalRanks::Rank& rank) const;

@@ -140,7 +140,7 @@ ClusterJob EtcdMembership::claim(const View& view) const {
       std::ranges::none_of(job.hosts,
                            [&](const auto& entry) { return view.live.contains(entry.second); }) &&
       (began || view.live.size() == 1);
-  if (job.terms.empty() || abandoned) job = ClusterJob{.terms = terms_};
+  if (job.terms.empty() || abandoned) job = ClusterJob{.terms = terms_, .limit = options_.most};
   if (job.terms != terms_) {
     throw UsageError(
         ErrorContext{},
@@ -162,7 +162,7 @@ ClusterJob EtcdMembership::claim(const View& view) const {
       come.resize(wanted);
       job.found(come, ranks_, view.live);
     }
-  } else if (const int room = options_.most - job.ranks(); room > 0) {
+  } else if (const int room = job.limit - job.ranks(); room > 0) {
     job.add_newcomers(host_, std::min(room, ranks_));
   }
   return job;
@@ -214,6 +214,7 @@ EtcdMembership::Met EtcdMembership::meet(SignalWatch& signals) {
 }
 
 void EtcdMembership::follow() {
+  record_.waits = false;
   thread_.emplace([this](int) { run(); });
 }
 
@@ -293,6 +294,7 @@ void EtcdMembership::tell(const HostRecord& record) {
   HostRecord whole = record;
   whole.terms = terms_;
   whole.store = std::move(record_.store);
+  whole.waits = false;
   record_ = std::move(whole);
   ring(wake_);
 }

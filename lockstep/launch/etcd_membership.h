@@ -68,7 +68,8 @@ class EtcdMembership {
   ClusterJob job();
   // Has the shared record changed, soon.
   void change(ClusterEdit edit);
-  // Replaces what etcd has of this host, except for its terms and store, soon.
+  // Replaces what etcd has of this host, except for its terms, its store and whether it waits,
+  // soon.
   void tell(const HostRecord& record);
 
   // When the ranks must be killed unless the lease is renewed.

@@ -25,14 +25,14 @@ std::vector<int> LeavingMembers::in_step() const {
 }
 
 // One that has completed the training had no opportunity to leave, and the others may need it.
-void LeavingMembers::end(const std::function<bool(int member)>& has_left,
-                         std::vector<std::string>& lines) {
+void LeavingMembers::end(bool others_go_on, std::vector<std::string>& lines) {
   for (auto& [member, leaving] : leaving_) {
     LocalRanks::Rank& rank = rank_of_(member);
     const std::int64_t progress = board_.progress(member);
     if (rank.ended || progress == ElasticBoard::kEnd) continue;
-    if (!leaving.until && has_left(member)) leaving.until = Deadline::after(kLeaveGrace);
-    if (progress == ElasticBoard::kLeft && !std::exchange(leaving.told, true)) {
+    const bool says_so = progress == ElasticBoard::kLeft;
+    if (!leaving.until && (says_so || others_go_on)) leaving.until = Deadline::after(kLeaveGrace);
+    if (says_so && !std::exchange(leaving.told, true)) {
       rank.process.signal(SIGTERM);
     }
     if (!leaving.until || !leaving.until->passed()) continue;

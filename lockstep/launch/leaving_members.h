@@ -7,6 +7,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/core/deadline.h"
@@ -28,9 +29,9 @@ class LeavingMembers {
   std::vector<int> in_step() const;
 
   // Tells those that wait for it to end, by SIGTERM, and kills those that do not end in time after
-  // they have left. `has_left` tells whether the others certainly go on without the member. Adds a
-  // line about each that has failed meanwhile.
-  void end(const std::function<bool(int member)>& has_left, std::vector<std::string>& lines);
+  // they have left: when they say so, or when the others have met without them (`others_go_on`).
+  // Adds a line about each that has failed meanwhile.
+  void end(bool others_go_on, std::vector<std::string>& lines);
 
   // The launcher and its ranks were stopped for a while: all get their time anew.
   void forget_time();

@@ -106,7 +106,7 @@ std::string folder_of_process(const std::string& job, pid_t pid) {
   refuse_resize(job, fmt::format("process {} has no ranks of a job", pid), kNameTheJob);
 }
 
-std::string folder_of_run(const std::string& id) {
+std::optional<std::string> folder_of_run(const std::string& id) {
   for (const std::string& folder : launchers_in(environment("TMPDIR"))) {
     // The id of a run without restarts.
     if (std::filesystem::path(folder).filename() == id) return folder;
@@ -118,13 +118,18 @@ std::string folder_of_run(const std::string& id) {
       // Its launcher has ended, or is stopped.
     }
   }
-  refuse_resize(id, "this user has no elastic job of this name here", kNameTheJob);
+  return std::nullopt;
 }
 
+// An id may look like a pid: one that a batch system has given.
 std::string find_folder(const std::string& job) {
   constexpr Range<int> kPids{1, std::numeric_limits<int>::max()};
+  const auto run = folder_of_run(job);
   const auto pid = parse_number(job, kPids);
-  const std::string folder = pid ? folder_of_process(job, *pid) : folder_of_run(job);
+  if (!run && !pid) {
+    refuse_resize(job, "this user has no elastic job of this name here", kNameTheJob);
+  }
+  const std::string folder = run ? *run : folder_of_process(job, *pid);
   if (!is_elastic(folder)) {
     refuse_resize(job, "it is not elastic", "start it with --elastic MIN:MAX");
   }

@@ -42,9 +42,9 @@ void answer_resize_requests(LocalStoreServer& store,
 
 // Asks the job's launcher on this machine, and returns its answer: "4 ranks instead of 2: newcomers
 // join at the end of a step". `job`: the pid of the launcher, or the run's id, which its ranks have
-// in TORCHELASTIC_RUN_ID. The job follows later. UsageError if there is no such job, if it belongs
-// to another user or is not elastic, and if the launcher refuses. TimeoutError if it does not
-// answer within ten seconds.
+// in TORCHELASTIC_RUN_ID; a number that is both is an id. The job follows later. UsageError if
+// there is no such job, if it belongs to another user or is not elastic, and if the launcher
+// refuses. TimeoutError if it does not answer within ten seconds.
 std::string ask_to_resize(const std::string& job, int ranks);
 
 }  // namespace lockstep

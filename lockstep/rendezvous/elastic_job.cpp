@@ -192,7 +192,6 @@ std::optional<Generation> ElasticJob::wait_for_generation(int after, const Deadl
     if (found.rank_of(member_)) {
       admitted_ = true;
       on_several_hosts_ = !found.store.empty();
-      generation_ = number;
       return found;
     }
     if (admitted_) return std::nullopt;
@@ -207,6 +206,7 @@ Membership ElasticJob::membership(const Generation& generation) const {
                      fmt::format("member {} is not in generation {}", member_, generation.number),
                      "pass what wait_for_generation() has returned");
   }
+  generation_ = generation.number;
   const auto size = static_cast<int>(generation.members.size());
   const ErrorContext context{.rank = *rank, .size = size};
   const bool remote = !generation.store.empty();

@@ -85,7 +85,7 @@ class ElasticJob {
   // Tells the launcher how many steps this member has completed: in each generation before its
   // first step, when it has the state of the others, and then after each step. The launcher finds
   // hanging ranks by it (--hang-timeout), and admits newcomers once all members of the generation
-  // that wait_for_generation() returned last have called it. Two atomic stores.
+  // have called it after membership(). Two atomic stores.
   void note_step(std::int64_t step) noexcept;
   // Tells the launcher that this member has computed its part of the step after the last one noted,
   // or of what comes before that step, and now waits for the other ranks. Of ranks that stand
@@ -116,8 +116,8 @@ class ElasticJob {
   // Whether a generation has had this member.
   std::atomic<bool> admitted_;
   std::atomic<bool> on_several_hosts_ = false;
-  // The newest one that has this member, as far as it knows.
-  std::atomic<int> generation_ = 0;
+  // The one that membership() was last asked for.
+  mutable std::atomic<int> generation_ = 0;
   // Shared with the stores of memberships.
   const std::shared_ptr<ElasticBoard> board_;
   // The path of the launcher's store.

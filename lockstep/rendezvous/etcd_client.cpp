@@ -132,7 +132,7 @@ HttpPost EtcdClient::send(const std::string& path, const json& request,
   for (auto address = all.begin();; ++address) {
     const Deadline share = Deadline::after(deadline.remaining() / (all.end() - address));
     try {
-      return HttpPost(*address, path, request.dump(), share);
+      return HttpPost(*address, server_, path, request.dump(), share);
     } catch (const Error&) {
       pass_over(*address);
       if (address + 1 != all.end()) continue;
@@ -153,7 +153,7 @@ auto EtcdClient::post(const std::string& path, const json& request, const Deadli
     } catch (const LeaseLost&) {
       throw;
     } catch (const std::exception&) {
-      pass_over(sent.server());
+      pass_over(sent.address());
       throw;
     }
   });

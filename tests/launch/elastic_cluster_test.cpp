@@ -136,7 +136,7 @@ TEST_F(Cluster, FailsIfWorkAfterTheTrainingIsLost) {
 
 TEST_F(Cluster, GrowsOnTheHostsWithTheFewestRanks) {
   job.end(3, false, "killed");
-  job.wish = 6;
+  job.resize(6);
   settle();
   EXPECT_EQ(job.ranks(), 6);
   EXPECT_THAT(job.members_on("a"), ElementsAre(0, 1, 5));
@@ -148,17 +148,19 @@ TEST_F(Cluster, GrowsOnTheHostsWithTheFewestRanks) {
   EXPECT_THAT(job.generation.members, ElementsAre(0, 1, 2, 5));
 }
 
-TEST_F(Cluster, GrowsOnNoHostOfOtherTerms) {
+TEST_F(Cluster, GrowsOnNoHostThatIsOthersOrAboutToEnd) {
   live["c"] = {.terms = "others", .store = "c:1"};
+  live["e"] = {.terms = "terms", .store = "e:1", .waits = false};
   live["d"] = {.terms = "terms", .store = "d:1"};
   job.wish = 5;
   settle();
-  EXPECT_THAT(job.members_on("c"), IsEmpty());
+  for (const char* host : {"c", "e"}) EXPECT_THAT(job.members_on(host), IsEmpty());
   EXPECT_THAT(job.members_on("d"), ElementsAre(4));
 }
 
 TEST_F(Cluster, ShrinksOnceAllTrain) {
-  job.wish = 2;
+  job.resize(2);
+  EXPECT_EQ(job.limit, 2) << "no further host may add ranks";
   settle();
   EXPECT_EQ(job.generation.number, 0);
   train();
@@ -175,15 +177,12 @@ TEST_F(Cluster, ShrinksOnceAllTrain) {
   EXPECT_EQ(job.failure, "");
   EXPECT_EQ(job.ranks(), 2);
   EXPECT_THAT(job.leaving, ElementsAre(2, 3)) << "so that nobody takes them for lost";
-  job.end(1, false, "killed");
-  job.settle(live, 1);
-  EXPECT_THAT(job.leaving, IsEmpty());
 }
 
 TEST_F(Cluster, ShrinksByNewcomersFirst) {
   job.add_newcomers("b", 2);
   live["b"].joined = {4};
-  job.wish = 5;
+  job.resize(5);
   settle();
   EXPECT_THAT(job.members_on("b"), ElementsAre(2, 3, 4));
   EXPECT_EQ(job.wish, 0);
@@ -196,7 +195,7 @@ TEST_F(Cluster, ShrinksByNewcomersFirst) {
 
 TEST_F(Cluster, KeepsItsSizeAfterAMemberHasFinished) {
   job.complete(0);
-  job.wish = 4;
+  job.resize(4);
   train();
   settle();
   EXPECT_EQ(job.wish, 0);
@@ -282,13 +281,15 @@ TEST_F(Cluster, IsWrittenAndRead) {
   job.wish = 3;
   job.leaving = {2};
   job.hanging = {1, 3};
+  job.limit = 5;
   EXPECT_EQ(decode_job(encode(job)), job);
   const HostRecord host{.terms = "terms",
                         .store = "a:1",
                         .joined = {4, 5},
                         .trains = 3,
                         .stands_still = 3,
-                        .progress = {{0, 7}, {1, -1, true}}};
+                        .progress = {{0, 7}, {1, -1, true}},
+                        .waits = false};
   EXPECT_EQ(decode_host(encode(host)), host);
   const std::string bytes = encode(job);
   ClusterJob broken = job;
@@ -297,6 +298,9 @@ TEST_F(Cluster, IsWrittenAndRead) {
   broken = job;
   broken.hosts[4096] = "a";
   EXPECT_THROW(decode_job(encode(broken)), BackendError) << "the board has no room for it";
+  broken = job;
+  broken.wish = -1;
+  EXPECT_THROW(decode_job(encode(broken)), BackendError);
   for (std::size_t size = 0; size < bytes.size(); ++size) {
     EXPECT_THROW(decode_job(bytes.substr(0, size)), BackendError) << size;
   }

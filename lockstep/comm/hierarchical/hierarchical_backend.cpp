@@ -120,8 +120,9 @@ class HierarchicalBackend final : public Backend {
     });
   }
 
-  std::shared_ptr<HierarchicalOperation> make_operation(Collective collective) {
-    const Call call{.collective = collective, .number = ++numbers_};
+  // `made`: as the program has made the call.
+  std::shared_ptr<HierarchicalOperation> make_operation(const Call& made) {
+    const Call call{.collective = made.collective, .origin = made.origin, .number = ++numbers_};
     return std::make_shared<HierarchicalOperation>(
         levels_, calls_, context_of(name(), call, rank_, size_), options_.timeout);
   }
@@ -206,7 +207,7 @@ class HierarchicalBackend final : public Backend {
   }
 
   Work all_reduce(const CollectiveArgs& args) {
-    auto operation = make_operation(Collective::all_reduce);
+    auto operation = make_operation(args.call);
     Call within{.collective = Collective::reduce, .op = args.call.op};
     if (within.op == ReduceOp::mean) within.op = ReduceOp::sum;
     const Call between{.collective = Collective::all_reduce,
@@ -238,7 +239,7 @@ class HierarchicalBackend final : public Backend {
   }
 
   Work broadcast(const CollectiveArgs& args) {
-    auto operation = make_operation(Collective::broadcast);
+    auto operation = make_operation(args.call);
     const int root = args.call.root;
     const auto has_root = [root](const std::vector<int>& ranks) {
       return std::ranges::find(ranks, root) != ranks.end();
@@ -274,7 +275,7 @@ class HierarchicalBackend final : public Backend {
     return levels_->hosts_are_alike() && args.call.elements > 0;
   }
   Work in_parts(const CollectiveArgs& args, decltype(gather_parts)& start_phases) {
-    auto operation = make_operation(args.call.collective);
+    auto operation = make_operation(args.call);
     const Call call = announce(*operation, args.call, 1, BetweenHosts::compare_later);
     start_phases(*operation, levels_, call, args);
     return Work(std::move(operation));
@@ -284,7 +285,7 @@ class HierarchicalBackend final : public Backend {
   // notice a rank whose call does not use this group.
   Work delegate(const CollectiveArgs& args) {
     const bool list = args.call.collective == Collective::reduce && !args.moves_nothing();
-    auto operation = make_operation(args.call.collective);
+    auto operation = make_operation(args.call);
     announce(*operation, list ? args.call_of_output(0) : args.call, list ? args.outputs.size() : 1,
              BetweenHosts::compare_here);
     operation->delegate(levels_->all->start(args));

@@ -39,19 +39,19 @@ std::optional<std::string_view> value_of(std::string_view line, std::string_view
 
 }  // namespace
 
-HttpPost::HttpPost(const Endpoint& server, const std::string& path, const std::string& body,
-                   const Deadline& deadline)
-    : server_(server), socket_(connect_tcp_at_once(server.host, server.port, deadline)) {
+HttpPost::HttpPost(const Endpoint& address, const Endpoint& name, const std::string& path,
+                   const std::string& body, const Deadline& deadline)
+    : address_(address), socket_(connect_tcp_at_once(address.host, address.port, deadline)) {
   const std::string request = fmt::format(
       "POST {} HTTP/1.0\r\nHost: {}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n"
       "\r\n{}",
-      path, in_words(server), body.size(), body);
+      path, in_words(name), body.size(), body);
   send_all(socket_.get(), std::as_bytes(std::span(request)), deadline);
 }
 
 void HttpPost::throw_no_http(const std::string& what) const {
   throw BackendError(
-      fmt::format("{} does not answer as an HTTP server does: {}", in_words(server_), what));
+      fmt::format("{} does not answer as an HTTP server does: {}", in_words(address_), what));
 }
 
 bool HttpPost::receive(const Deadline& deadline, int wake) {
@@ -67,16 +67,17 @@ bool HttpPost::receive(const Deadline& deadline, int wake) {
       return true;
     }
     if (errno == ECONNRESET) {
-      throw ConnectionClosed(fmt::format("{} closed the connection", in_words(server_)));
+      throw ConnectionClosed(fmt::format("{} closed the connection", in_words(address_)));
     }
     if (errno != EAGAIN && errno != EINTR) {
-      throw BackendError(fmt::format("receiving from {}: {}", in_words(server_), reason_of(errno)));
+      throw BackendError(
+          fmt::format("receiving from {}: {}", in_words(address_), reason_of(errno)));
     }
     std::array<pollfd, 2> entries{{{socket_.get(), POLLIN, 0}, {wake, POLLIN, 0}}};
     ::poll(entries.data(), entries.size(), static_cast<int>(deadline.remaining().count()));
     if (entries[1].revents != 0) return false;
     if (entries[0].revents == 0 && deadline.passed()) {
-      throw TimeoutError(fmt::format("{} did not answer within {:.1f} s", in_words(server_),
+      throw TimeoutError(fmt::format("{} did not answer within {:.1f} s", in_words(address_),
                                      static_cast<double>(deadline.span().count()) / 1000.0));
     }
   }
@@ -88,7 +89,7 @@ void HttpPost::read_head(const Deadline& deadline) {
     if (received_.size() > kMaxHead) throw_no_http("its header has no end");
     if (ended_) {
       throw ConnectionClosed(
-          fmt::format("{} closed the connection without an answer", in_words(server_)));
+          fmt::format("{} closed the connection without an answer", in_words(address_)));
     }
     receive(deadline);
   }
@@ -129,7 +130,7 @@ std::string HttpPost::body(const Deadline& deadline) {
   if (length_ && received_.size() < *length_) {
     throw ConnectionClosed(
         fmt::format("{} closed the connection after {} of {} bytes of its answer",
-                    in_words(server_), received_.size(), *length_));
+                    in_words(address_), received_.size(), *length_));
   }
   if (length_) received_.resize(*length_);
   return std::move(received_);
@@ -143,7 +144,7 @@ std::optional<std::string> HttpPost::line(const Deadline& deadline, int wake) {
       throw_no_http(fmt::format("it sends a line of more than {} MiB", kMaxBody >> 20));
     }
     if (ended_) {
-      throw ConnectionClosed(fmt::format("{} closed the connection", in_words(server_)));
+      throw ConnectionClosed(fmt::format("{} closed the connection", in_words(address_)));
     }
     if (!receive(deadline, wake)) return std::nullopt;
   }

@@ -22,12 +22,15 @@ class HttpPost {
   // Of a whole body, or of a line of one.
   static constexpr std::size_t kMaxBody = 8 << 20;
 
-  // Connects and sends the request. Also ConnectionRefused and HostUnreachable, as from
-  // connect_tcp_at_once().
+  // Connects to the address and sends the request, for the server of this name. Also
+  // ConnectionRefused and HostUnreachable, as from connect_tcp_at_once().
+  HttpPost(const Endpoint& address, const Endpoint& name, const std::string& path,
+           const std::string& body, const Deadline& deadline);
   HttpPost(const Endpoint& server, const std::string& path, const std::string& body,
-           const Deadline& deadline);
+           const Deadline& deadline)
+      : HttpPost(server, server, path, body, deadline) {}
 
-  const Endpoint& server() const { return server_; }
+  const Endpoint& address() const { return address_; }
 
   // Blocks until the head of the answer has arrived: 200 means success.
   int status(const Deadline& deadline);
@@ -43,7 +46,7 @@ class HttpPost {
   void read_head(const Deadline& deadline);
   [[noreturn]] void throw_no_http(const std::string& what) const;
 
-  const Endpoint server_;
+  const Endpoint address_;
   UniqueFd socket_;
   int status_ = 0;
   std::optional<std::size_t> length_;

@@ -25,6 +25,9 @@ using testing::occurrences;
 using testing::Program;
 using Words = std::vector<std::string>;
 
+// More than the greatest pid.
+constexpr const char* kJob = "4194305";
+
 class RunCluster : public Run {
  protected:
   ~RunCluster() override {
@@ -51,7 +54,7 @@ class RunCluster : public Run {
                  "--rdzv-endpoint",
                  etcd_->endpoint(),
                  "--rdzv-id",
-                 "test"};
+                 kJob};
     launch.insert(launch.end(), options.begin(), options.end());
     launch.insert(launch.end(), {ELASTIC_MEMBER, how});
     return launch;
@@ -72,7 +75,7 @@ class RunCluster : public Run {
     if (come == count) return;
     EXPECT_TRUE(testing::eventually([&] { return occurrences(keys(), "/hosts/") == come; }));
     // With the terms of the first one.
-    EXPECT_TRUE(testing::eventually([&] { return occurrences(keys(), "/test/job") == 1; }));
+    EXPECT_TRUE(testing::eventually([&] { return occurrences(keys(), "/job\n") == 1; }));
   }
 
   std::string keys() const {
@@ -282,7 +285,7 @@ TEST_F(RunCluster, EtcdMayBeAwayForAWhileButNotForLong) {
 }
 
 TEST_F(RunCluster, AStoppedRankIsKilledAndReplaced) {
-  auto hosts = start(2, with(kTwoByTwo, {"--hang-timeout", "1"}));
+  auto hosts = start(2, with(kTwoByTwo, {"--hang-timeout", "4"}));
   wait_for_rank(*hosts[0], 0, 0, 4);
   ::kill(process_of(3), SIGSTOP);
   wait_for_rank(*hosts[1], 2, 3, 4);
@@ -290,13 +293,13 @@ TEST_F(RunCluster, AStoppedRankIsKilledAndReplaced) {
   for (auto& host : hosts) EXPECT_EQ(host->wait(), 0) << host->out();
   EXPECT_THAT(hosts[1]->out(), AllOf(HasSubstr("member 3 (rank 3, pid "),
                                      HasSubstr("was lost: killed by the launcher, since it made no "
-                                               "progress for 1.0 s")));
+                                               "progress for 4.0 s")));
   EXPECT_THAT(hosts[0]->out(), HasSubstr("member 3 on 127.0.0.1 was lost\n"));
 }
 
 // Its host does not see that the others wait for it.
 TEST_F(RunCluster, ARankThatHangsInItsPartOfAStepIsKilledAndReplaced) {
-  auto hosts = start(2, with(kTwoByTwo, {"--hang-timeout", "1"}));
+  auto hosts = start(2, with(kTwoByTwo, {"--hang-timeout", "4"}));
   wait_for_rank(*hosts[0], 0, 0, 4);
   make_file("hang_1");
   wait_for_rank(*hosts[0], 2, 3, 4);
@@ -309,7 +312,7 @@ TEST_F(RunCluster, ARankThatHangsInItsPartOfAStepIsKilledAndReplaced) {
 }
 
 TEST_F(RunCluster, ANewcomerThatHangsBeforeItJoinsIsKilledAndReplaced) {
-  const Words options = with(kTwoByOne, {"--hang-timeout", "1"});
+  const Words options = with(kTwoByOne, {"--hang-timeout", "4"});
   Program first(host(options, "lobby"));
   wait_for_hosts(1, 2);
   Program second(host(options));
@@ -346,8 +349,8 @@ TEST_F(RunCluster, ShrinksWhenAnyHostIsAskedTo) {
               HasSubstr("3 ranks instead of 4: the highest ranks leave at the end of a step"));
   hosts[1]->wait_for("[member 3] left after generation 0");
   wait_for_rank(*hosts[0], 1, 0, 3);
-  // By its name, which all ranks know. A host without ranks ends.
-  EXPECT_EQ(testing::run_to_end({LOCKSTEP_PROGRAM, "resize", "test", "2"}).code, 0);
+  // By its name, which all ranks know, although it could be a pid. A host without ranks ends.
+  EXPECT_EQ(testing::run_to_end({LOCKSTEP_PROGRAM, "resize", "4194305", "2"}).code, 0);
   EXPECT_EQ(hosts[1]->wait(), 0) << hosts[1]->out();
   wait_for_rank(*hosts[0], 2, 0, 2);
   make_file("finish");
@@ -397,9 +400,10 @@ TEST_F(RunCluster, AHostWithOtherOptionsIsRefused) {
   wait_for_hosts(1, 2);
   const Ended second = testing::run_to_end(host(kTwoByTwo));
   EXPECT_EQ(second.code, 2);
-  EXPECT_THAT(second.out,
-              HasSubstr("job test has --nnodes 2 --nproc-per-node 1 --elastic 1:2, and this host "
-                        "was given --nnodes 2 --nproc-per-node 2 --elastic 1:4"));
+  EXPECT_THAT(
+      second.out,
+      HasSubstr("job 4194305 has --nnodes 2 --nproc-per-node 1 --elastic 1:2, and this host "
+                "was given --nnodes 2 --nproc-per-node 2 --elastic 1:4"));
   first.signal(SIGTERM);
   EXPECT_EQ(first.wait(), 128 + SIGTERM);
   EXPECT_THAT(first.out(), HasSubstr("stopped by signal 15 (SIGTERM)"));
@@ -430,20 +434,21 @@ class CutHosts : public RunCluster {
 TEST_F(CutHosts, TheSideOfEtcdGoesOnAndTheOtherEndsItself) {
   Program cut(hosts_->on(1, host(kTwoByTwo)));
   ASSERT_TRUE(testing::eventually([&] {
-    return occurrences(testing::run_to_end(
-                           hosts_->on(0, {"etcdctl", "--endpoints", etcd_->endpoint(), "get",
-                                          "--prefix", "--keys-only", "/lockstep/test/hosts/"}))
-                           .out,
-                       "/hosts/") == 1;
+    return occurrences(
+               testing::run_to_end(hosts_->on(0, {"etcdctl", "--endpoints", etcd_->endpoint(),
+                                                  "get", "--prefix", "--keys-only", "/lockstep/"}))
+                   .out,
+               "/hosts/") == 1;
   }));
   Program stays(hosts_->on(2, host(kTwoByTwo)));
   for (int rank : {0, 1}) wait_for_rank(cut, 0, rank, 4);
   for (int rank : {2, 3}) wait_for_rank(stays, 0, rank, 4);
   hosts_->cut(1);
   EXPECT_EQ(cut.wait(), 1);
-  EXPECT_THAT(cut.out(), AllOf(HasSubstr("this host has lost its place in job test, and its ranks "
-                                         "were killed"),
-                               Not(HasSubstr("generation 1"))));
+  EXPECT_THAT(cut.out(),
+              AllOf(HasSubstr("this host has lost its place in job 4194305, and its ranks "
+                              "were killed"),
+                    Not(HasSubstr("generation 1"))));
   for (int rank : {0, 1}) wait_for_rank(stays, 1, rank, 2);
   EXPECT_THAT(stays.out(), HasSubstr("members 0, 1 on 10.77.0.2 were lost\n"));
   make_file("finish");
