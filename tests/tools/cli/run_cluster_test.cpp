@@ -111,6 +111,13 @@ class RunCluster : public Run {
     program.wait_for(fmt::format("generation {}: rank {} of {} goes on", generation, rank, size));
   }
 
+  // Of kTwoByTwo.
+  static void wait_for_all(const std::vector<std::unique_ptr<Program>>& hosts) {
+    for (int rank = 0; rank < 4; ++rank) {
+      wait_for_rank(*hosts[static_cast<std::size_t>(rank / 2)], 0, rank, 4);
+    }
+  }
+
   std::unique_ptr<Etcd> etcd_;
 
  private:
@@ -122,8 +129,7 @@ const Words kTwoByTwo{"--nnodes", "2", "-n", "2", "--elastic", "1:4"};
 
 TEST_F(RunCluster, HostsMeetAndFinish) {
   auto hosts = start(2, kTwoByTwo);
-  for (int rank : {0, 1}) wait_for_rank(*hosts[0], 0, rank, 4);
-  for (int rank : {2, 3}) wait_for_rank(*hosts[1], 0, rank, 4);
+  wait_for_all(hosts);
   make_file("finish");
   for (auto& host : hosts) EXPECT_EQ(host->wait(), 0) << host->out();
   EXPECT_EQ(keys(), "") << "nothing is left in etcd";
@@ -286,7 +292,7 @@ TEST_F(RunCluster, EtcdMayBeAwayForAWhileButNotForLong) {
 
 TEST_F(RunCluster, AStoppedRankIsKilledAndReplaced) {
   auto hosts = start(2, with(kTwoByTwo, {"--hang-timeout", "4"}));
-  wait_for_rank(*hosts[0], 0, 0, 4);
+  wait_for_all(hosts);
   ::kill(process_of(3), SIGSTOP);
   wait_for_rank(*hosts[1], 2, 3, 4);
   make_file("finish");
@@ -300,7 +306,7 @@ TEST_F(RunCluster, AStoppedRankIsKilledAndReplaced) {
 // Its host does not see that the others wait for it.
 TEST_F(RunCluster, ARankThatHangsInItsPartOfAStepIsKilledAndReplaced) {
   auto hosts = start(2, with(kTwoByTwo, {"--hang-timeout", "4"}));
-  wait_for_rank(*hosts[0], 0, 0, 4);
+  wait_for_all(hosts);
   make_file("hang_1");
   wait_for_rank(*hosts[0], 2, 3, 4);
   make_file("finish");
@@ -316,6 +322,7 @@ TEST_F(RunCluster, ANewcomerThatHangsBeforeItJoinsIsKilledAndReplaced) {
   Program first(host(options, "lobby"));
   wait_for_hosts(1, 2);
   Program second(host(options));
+  wait_for_rank(first, 0, 0, 2);
   wait_for_rank(second, 0, 1, 2);
   ::kill(process_of(0), SIGKILL);
   first.wait_for("member 2 (a newcomer, pid ");
@@ -344,7 +351,7 @@ TEST_F(RunCluster, GrowsWhenAnyHostIsAskedTo) {
 
 TEST_F(RunCluster, ShrinksWhenAnyHostIsAskedTo) {
   auto hosts = start(2, kTwoByTwo);
-  wait_for_rank(*hosts[1], 0, 2, 4);
+  wait_for_all(hosts);
   EXPECT_THAT(resize(*hosts[0], 3).out,
               HasSubstr("3 ranks instead of 4: the highest ranks leave at the end of a step"));
   hosts[1]->wait_for("[member 3] left after generation 0");
