@@ -173,10 +173,10 @@ void ClusterJob::find_hanging(const LiveHosts& live) {
   hanging.clear();
   std::vector<MemberProgress> all;
   for (const auto& [name, host] : live) {
-    const auto counts = [&](int member) {
+    const auto is_waited_for = [&](int member) {
       return generation.rank_of(member) || contains(leaving, member);
     };
-    if (std::ranges::none_of(members_on(name), counts)) continue;
+    if (std::ranges::none_of(members_on(name), is_waited_for)) continue;
     if (host.stands_still != generation.number) return;
     for (const MemberProgress& one : host.progress) {
       const auto on = hosts.find(one.member);
@@ -198,6 +198,7 @@ void ClusterJob::start_wanted(const LiveHosts& live) {
     for (const auto& [member, host] : hosts) {
       if (counts(member)) ++load[host];
     }
+    if (load.empty()) return;
     const auto ranks_on = [](const auto& host) { return host.second; };
     add_newcomers(std::ranges::min_element(load, {}, ranks_on)->first, 1);
   }
