@@ -16,9 +16,7 @@
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
-#include <torch/nn/functional/activation.h>
-#include <torch/nn/functional/loss.h>
-#include <torch/nn/functional/upsampling.h>
+#include <torch/nn/functional.h>  // all of it, which libtorch 1.13's modules.h forgets
 #include <torch/nn/modules.h>
 #include <torch/utils.h>
 
