@@ -259,7 +259,7 @@ void ClusterLaunch::kill_dismissed(std::vector<std::string>& lines) {
   }
 }
 
-// Founders take long until they train, and newcomers only join when they can.
+// Founders have no limit for their set-up. Newcomers join when they have done it.
 void ClusterLaunch::look_for_hangs() {
   const auto is_founder_in_set_up = [this](const Member& member) {
     return !is_newcomer(member) && sets_up(member);
@@ -281,13 +281,7 @@ void ClusterLaunch::kill_late_newcomers() {
     hang_watch_.note_set_up();
   }
   const auto waits = [this](int number) { return !member_of(number).ended && !has_joined(number); };
-  for (const int number : hang_watch_.late_newcomers(waits)) {
-    if (LocalRanks::Rank* const process = process_of(member_of(number))) {
-      hang_watch_.kill_late(*process);
-    } else {
-      hang_watch_.add_newcomer(number);  // the keeper has not started it yet
-    }
-  }
+  hang_watch_.kill_late(waits, [this](int number) { return process_of(member_of(number)); });
 }
 
 void ClusterLaunch::tell() {

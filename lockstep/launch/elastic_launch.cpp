@@ -162,13 +162,11 @@ void ElasticLaunch::kill_late_newcomers() {
   const auto waits = [this](int member) {
     return members_.newcomers().contains(member) && !has_joined(member);
   };
-  for (const int member : hang_watch_.late_newcomers(waits)) {
-    if (member < static_cast<int>(local_ranks_.all().size())) {
-      hang_watch_.kill_late(rank_of(member));
-    } else {
-      hang_watch_.add_newcomer(member);  // the keeper has not started it yet
-    }
-  }
+  const auto process_of = [this](int member) {
+    const bool started = member < static_cast<int>(local_ranks_.all().size());
+    return started ? &rank_of(member) : nullptr;
+  };
+  hang_watch_.kill_late(waits, process_of);
 }
 
 bool ElasticLaunch::any_first_member_sets_up() const {

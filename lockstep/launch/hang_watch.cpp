@@ -42,17 +42,19 @@ HangWatch::Clock::duration HangWatch::longest_lobby() const {
   return timeout_ + kSetUpTimes * set_up_.value();
 }
 
-std::vector<int> HangWatch::late_newcomers(const std::function<bool(int member)>& waits) {
-  std::vector<int> late;
-  if (!is_on() || !set_up_) return late;
+void HangWatch::kill_late(const std::function<bool(int member)>& waits,
+                          const std::function<LocalRanks::Rank*(int member)>& process_of) {
+  if (!is_on() || !set_up_) return;
   std::erase_if(lobby_, [&](const auto& entry) {
     const auto& [member, since] = entry;
     if (!waits(member)) return true;
-    if (Clock::now() - since < longest_lobby()) return false;
-    late.push_back(member);
+    LocalRanks::Rank* const rank = process_of(member);
+    if (rank == nullptr || Clock::now() - since < longest_lobby()) return false;
+    rank->end = fmt::format("killed by the launcher, since it had not joined within {:.1f} s",
+                            seconds_of(longest_lobby()));
+    rank->process.signal(SIGKILL);
     return true;
   });
-  return late;
 }
 
 void HangWatch::forget_time() {
@@ -63,12 +65,6 @@ void HangWatch::forget_time() {
 void HangWatch::kill_hanging(LocalRanks::Rank& rank) const {
   rank.end = fmt::format("killed by the launcher, since it made no progress for {:.1f} s",
                          seconds_of(timeout_));
-  rank.process.signal(SIGKILL);
-}
-
-void HangWatch::kill_late(LocalRanks::Rank& rank) const {
-  rank.end = fmt::format("killed by the launcher, since it had not joined within {:.1f} s",
-                         seconds_of(longest_lobby()));
   rank.process.signal(SIGKILL);
 }
 

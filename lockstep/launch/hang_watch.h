@@ -8,7 +8,6 @@
 #include <functional>
 #include <map>
 #include <optional>
-#include <vector>
 
 #include "lockstep/core/deadline.h"
 #include "lockstep/launch/local_ranks.h"
@@ -37,15 +36,16 @@ class HangWatch {
   // The first members of this launch can train: newcomers do what they did until now, beside ranks
   // that keep the cores busy. Only the first call counts, and nobody is late before.
   void note_set_up();
-  // Newcomers that should have joined by now, each once. `waits` tells whether a newcomer is still
-  // to join.
-  std::vector<int> late_newcomers(const std::function<bool(int member)>& waits);
+  // Kills newcomers that should have joined by now. `waits` tells whether one is still to join;
+  // `process_of` returns its process, or nullptr if it has not been started yet.
+  void kill_late(const std::function<bool(int member)>& waits,
+                 const std::function<LocalRanks::Rank*(int member)>& process_of);
 
   // The launcher and its ranks were stopped for a while: all get their time anew.
   void forget_time();
 
+  // For a member that keeps the others waiting.
   void kill_hanging(LocalRanks::Rank& rank) const;
-  void kill_late(LocalRanks::Rank& rank) const;
 
  private:
   using Clock = std::chrono::steady_clock;
