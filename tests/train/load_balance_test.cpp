@@ -4,6 +4,7 @@
 #include "lockstep/train/load_balance.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -12,6 +13,7 @@
 #include <optional>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "support/join.h"
@@ -178,11 +180,8 @@ struct SlowTraining {
 
 constexpr std::int64_t kMicrobatches = 8;
 
-// What every microbatch of a slow rank computes besides: some ten times as much as the net.
-void compute_in_vain() {
-  const at::Tensor matrix = at::full({128, 128}, 0.5);
-  for (int i = 0; i < 10; ++i) at::mm(matrix, matrix);
-}
+// Some ten times as long as the net's microbatch takes, also beside busy cores.
+constexpr std::chrono::milliseconds kDelayOfSlowRank{10};
 
 // The last rank is slow. Five steps of an epoch are whole, so that the shares change, after the
 // 16th, in the middle of one. Returns the hash of the state, and on rank 0 the lines about shares.
@@ -208,7 +207,7 @@ std::string train_with_a_slow_rank(const SlowTraining& training,
   trainer.optimize_with<optim::Adam>(torch::optim::AdamOptions(1e-2));
   const bool is_slow = group->size() > 1 && group->rank() == group->size() - 1;
   const auto loss = [&](auto& model, auto& batch) {
-    if (is_slow) compute_in_vain();
+    if (is_slow) std::this_thread::sleep_for(kDelayOfSlowRank);
     return at::mse_loss(model(batch.data), batch.target);
   };
   const FitOptions fit{.sampler = &sampler};
@@ -235,13 +234,16 @@ std::string outcome_of(const SlowTraining& training) {
       .result;
 }
 
-// Other programs may disturb the times that decide which microbatches move, so only that some do is
-// certain.
+// Other programs may disturb the times that decide which microbatches move, but not in each of
+// these trainings.
 void expect_same_bits_with_other_shares(const SlowTraining& training) {
   static const std::string expected = outcome_of({.ranks = 1});
   EXPECT_EQ(expected.size(), 64U);
-  const std::string outcome = outcome_of(training);
-  EXPECT_EQ(outcome.substr(0, 64), expected);
+  std::string outcome;
+  for (int attempt = 0; attempt < 3 && outcome.find(": shares ") == std::string::npos; ++attempt) {
+    outcome = outcome_of(training);
+    EXPECT_EQ(outcome.substr(0, 64), expected);
+  }
   EXPECT_THAT(outcome, HasSubstr(": shares ")) << "no microbatch has moved";
 }
 
