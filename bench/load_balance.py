@@ -10,7 +10,6 @@ sys.dont_write_bytecode = True
 import argparse
 import contextlib
 import ctypes
-import json
 import os
 import signal
 import statistics
@@ -19,8 +18,8 @@ import subprocess
 import children
 import machine
 import programs
+import trainings
 
-LIMIT = 600  # seconds for one training
 PR_SET_PDEATHSIG = 1
 
 
@@ -67,13 +66,11 @@ def busy(core):
 
 
 def samples_per_second(options, balanced=False):
-    command = [str(options.lockstep), "train", options.recipe, "--device", "cpu", "--json",
-               "--ranks", str(options.ranks), "--microbatches", str(options.microbatches),
-               "--batch-size", str(options.batch_size), "--epochs", str(options.epochs)]
+    flags = ["--microbatches", options.microbatches, "--batch-size", options.batch_size,
+             "--epochs", options.epochs]
     if balanced:
-        command.append("--balance-load")
-    output, _ = children.run(command, LIMIT)
-    result = json.loads(output)
+        flags.append("--balance-load")
+    result = trainings.train(options.lockstep, options.recipe, options.ranks, *flags)
     return result["samples_per_second"], result["sha256"]
 
 

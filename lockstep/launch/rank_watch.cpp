@@ -44,7 +44,9 @@ RankWatch::RankWatch(const AgentOptions& options, const RankBody& body, SignalWa
       others_(others),
       master_port_(free_port()),
       output_(options, first_rank_, warnings),
-      ranks_(first_rank_, options.end_orphans) {}
+      ranks_(first_rank_, options.end_orphans) {
+  if (options.arrival) arrivals_.emplace(*options.arrival, options.ranks, ranks_, store_);
+}
 
 RankWatch::RankWatch(const AgentOptions& options, const RankBody& body, SignalWatch& signals,
                      OtherAgents* others, std::vector<std::string>& warnings)
@@ -224,7 +226,7 @@ void RankWatch::suspend() {
 void RankWatch::resume() {
   deadlines_.resume();
   if (elastic_) elastic_->forget_quiet_time();
-  arrivals_.clear();
+  if (arrivals_) arrivals_->forget_time();
   ranks_.signal(SIGCONT);
 }
 
@@ -286,36 +288,12 @@ void RankWatch::take_elastic_changes() {
 }
 
 void RankWatch::take_absence() {
-  if (!options_.arrival || stopping()) return;
-  kill_absent_newcomers();
+  if (!arrivals_ || stopping()) return;
+  arrivals_->kill_late_newcomers();
   const bool late = deadlines_.passed(JobDeadline::arrival);
-  if (!late && std::ranges::none_of(ranks_.all(), &LocalRanks::Rank::ended)) return;
   if (late) deadlines_.clear(JobDeadline::arrival);
-  std::vector<RankEnd> ends = ranks_.ends(store_);
-  ends.resize(static_cast<std::size_t>(options_.ranks));
-  const auto arrived = [this](int rank) { return has_arrived(rank); };
-  failure_ = decide_absence(ends, first_rank_, late, arrived);
-  if (!failure_) return;
-  const auto index = static_cast<std::size_t>(failure_->culprit.rank - first_rank_);
-  LocalRanks::Rank& absent = ranks_.all()[index];
-  absent.end = absent.ended ? options_.arrival->never : options_.arrival->late;
-  stop_after_failure();
-}
-
-bool RankWatch::has_arrived(int rank) const {
-  return store_.value(options_.arrival->key + std::to_string(rank)).has_value();
-}
-
-void RankWatch::kill_absent_newcomers() {
-  std::vector<LocalRanks::Rank>& all = ranks_.all();
-  for (auto rank = all.begin() + options_.ranks; rank != all.end(); ++rank) {
-    if (rank->ended || has_arrived(rank->process.rank())) continue;
-    const auto in_time = Deadline::after(options_.arrival->span);
-    const auto [until, is_new] = arrivals_.try_emplace(rank->process.rank(), in_time);
-    if (is_new || !until->second.passed()) continue;
-    rank->end = options_.arrival->late;
-    rank->process.signal(SIGKILL);
-  }
+  failure_ = arrivals_->find_absent(late);
+  if (failure_) stop_after_failure();
 }
 
 void RankWatch::take_order() {

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The event loop of one launch: everything that run_agent() does after checking its options. It
 // leaves the processes to LocalRanks, their output to JobOutput, which rank failed to
-// FailureDecision, and the members of an elastic job to ElasticControl.
+// FailureDecision, which one has not begun to ArrivalWatch, and the members of an elastic job to
+// ElasticControl.
 #pragma once
 
-#include <map>
 #include <memory>
 #include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
-#include "lockstep/core/deadline.h"
 #include "lockstep/launch/agent_options.h"
+#include "lockstep/launch/arrival_watch.h"
 #include "lockstep/launch/elastic_control.h"
 #include "lockstep/launch/etcd_membership.h"
 #include "lockstep/launch/failure_decision.h"
@@ -69,9 +69,6 @@ class RankWatch {
   void take_failure();
   void take_elastic_changes();
   void take_absence();
-  bool has_arrived(int rank) const;
-  // Kills newcomers of an elastic job that have not arrived in time.
-  void kill_absent_newcomers();
   // Ends the job if the agents of other machines say so.
   void take_order();
   void take_deadlines();
@@ -107,8 +104,8 @@ class RankWatch {
   LocalRanks ranks_;
   // Null if the job is not elastic.
   std::unique_ptr<ElasticControl> elastic_;
-  // By when each newcomer that has not arrived must do so.
-  std::map<int, Deadline> arrivals_;
+  // Empty if ranks need not say that they have begun.
+  std::optional<ArrivalWatch> arrivals_;
 
   JobDeadlines deadlines_;
   bool starvation_reported_ = false;

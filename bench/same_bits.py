@@ -1,0 +1,62 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-3-Clause
+"""Measures what it costs that the bits do not depend on the number of ranks: trains recipes with one
+microbatch on each rank, and with ordinary DDP."""
+
+import sys
+
+sys.dont_write_bytecode = True
+
+import argparse
+import os
+import statistics
+
+import children
+import machine
+import programs
+import trainings
+
+
+def arguments():
+    parser = argparse.ArgumentParser(prog="bench/same_bits.py", description=__doc__,
+                                     epilog="Leave the machine idle meanwhile.")
+    parser.add_argument("recipes", nargs="*", metavar="RECIPE", default=["mlp", "cnn"],
+                        help="mlp and cnn by default")
+    parser.add_argument("--ranks", type=int, default=2, help="one for each core; 2 by default")
+    parser.add_argument("--epochs", type=int, default=3, help="3 by default; the median one counts")
+    parser.add_argument("--rounds", type=int, default=5,
+                        help="measure both so often, alternating; 5 by default")
+    parser.add_argument("--lockstep", metavar="PATH",
+                        help="measure this program instead of the one of a release build")
+    options = parser.parse_args()
+    if options.ranks < 2 or options.ranks > len(os.sched_getaffinity(0)):
+        parser.error(f"--ranks: from 2 to {len(os.sched_getaffinity(0))}, the cores")
+    options.lockstep = programs.find_lockstep(options.lockstep)
+    if not options.lockstep:
+        parser.error("there is no such program, or no release build")
+    return options
+
+
+def main():
+    options = arguments()
+    children.adopt_orphans()
+    machine.choose_cores(options.ranks)  # as many as ranks, so that these are pinned
+    kinds = {"ordinary": (), "microbatches": ("--microbatches", options.ranks)}
+    print("times of a step beside ordinary DDP: median of the rounds (least to most)")
+    for recipe in options.recipes:
+        ratios = []
+        for _ in range(options.rounds):
+            rates = {kind: trainings.train(options.lockstep, recipe, options.ranks, "--epochs",
+                                           options.epochs, *flags)["samples_per_second"]
+                     for kind, flags in kinds.items()}
+            ratios.append(rates["ordinary"] / rates["microbatches"])
+        print(f"{recipe:18} {statistics.median(ratios):.3f} "
+              f"({min(ratios):.3f} to {max(ratios):.3f})", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except children.NotRun as error:
+        sys.exit(f"bench/same_bits.py: {error}")
