@@ -219,14 +219,16 @@ TEST(HierarchicalParts, ARankKilledBetweenThePhasesIsNamed) {
     run_ranks(4,
               [&](Rank& rank) {
                 const auto group = join_on_two_hosts(rank);
-                expect_lost(rank, *group, victim, {"died before", "(all_gather|reduce_scatter) #"},
-                            [&] {
-                              for (int round = 0;; ++round) {
-                                if (rank.rank() == victim && round == 10) rank.cue("under way");
-                                all_gather(*group, 300'000);
-                                reduce_scatter(*group, 300'000);
-                              }
-                            });
+                expect_lost(
+                    rank, *group, victim,
+                    {"(died|: its connection was lost) before", "(all_gather|reduce_scatter) #"},
+                    [&] {
+                      for (int round = 0;; ++round) {
+                        if (rank.rank() == victim && round == 10) rank.cue("under way");
+                        all_gather(*group, 300'000);
+                        reduce_scatter(*group, 300'000);
+                      }
+                    });
                 expect_soon(rank, victim);
               },
               {.signals = {{.rank = victim, .cue = "under way", .signal = SIGKILL}}});
@@ -235,7 +237,7 @@ TEST(HierarchicalParts, ARankKilledBetweenThePhasesIsNamed) {
 
 TEST(HierarchicalParts, ARankThatDoesNotCallIsNamed) {
   run_ranks(4, [](Rank& rank) {
-    const auto group = join_on_two_hosts(rank, {.timeout = 2s});
+    const auto group = join_on_two_hosts(rank, {.timeout = kShortTimeout});
     if (rank.rank() == 1) {
       for (const int other : {0, 2, 3}) rank.await(other, "timed out");
     } else {

@@ -340,7 +340,7 @@ TEST(Recovery, IsRefusedWhileALostRankLives) {
                                  .init_method = rank.rendezvous_url(name),
                                  .rank = rank.rank(),
                                  .world_size = size,
-                                 .timeout = std::chrono::milliseconds(size == 3 ? 10'000 : 500),
+                                 .timeout = std::chrono::milliseconds(size == 3 ? 10'000 : 5'000),
                                  .device = at::kCPU});
     };
     const auto group = joined("all", 3);

@@ -178,7 +178,7 @@ TEST(DdpProcesses, AnExitInBackwardEndsTheOthers) {
 TEST(DdpProcesses, AStopInBackwardIsATimeoutThatNamesIt) {
   for (const auto& [victim, steps_before] : {std::pair(1, 2), std::pair(0, 0)}) {
     train_until(victim, steps_before, await_signal_in_backward, signal_in_backward(victim, SIGSTOP),
-                "TimeoutError", std::chrono::seconds(2));
+                "TimeoutError", std::chrono::seconds(5));
   }
 }
 

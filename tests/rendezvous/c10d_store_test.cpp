@@ -116,8 +116,9 @@ TEST(C10dStore, AGetIsAnsweredWhenTheKeyIsSetLater) {
 TEST(C10dStore, AFileThatEndsWithinAnEntryIsNamed) {
   run_ranks(1, [](Rank& rank) {
     const std::string path = rank.folder() + "/store";
+    const auto written = make_file_store(path, 2, 30s);
+    written->set("key", "value");
     const auto store = make_file_store(path, 2, 500ms);
-    store->set("key", "value");
     const std::uint64_t length_of_key = 20;
     std::ofstream(path, std::ios::app | std::ios::binary)
         .write(reinterpret_cast<const char*>(&length_of_key), sizeof length_of_key);

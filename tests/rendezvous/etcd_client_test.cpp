@@ -31,7 +31,7 @@ class RealEtcd : public ::testing::Test {
     const std::string why_not = Etcd::why_not();
     if (!why_not.empty()) return testing::skip_or_fail(why_not);
     etcd_ = std::make_unique<Etcd>();
-    client_ = std::make_unique<EtcdClient>(*parse_endpoint(etcd_->endpoint()), 5s);
+    client_ = std::make_unique<EtcdClient>(*parse_endpoint(etcd_->endpoint()), 20s);
   }
 
   std::unique_ptr<Etcd> etcd_;
@@ -78,7 +78,7 @@ TEST_F(RealEtcd, DropsTheKeysOfALeaseThatEnds) {
   EXPECT_THROW(client_->keep_alive(revoked), LeaseLost);
   EXPECT_THROW(client_->put("revoked", "", revoked), LeaseLost);
 
-  const std::int64_t expires = client_->grant_lease(2s);
+  const std::int64_t expires = client_->grant_lease(5s);
   client_->put("expires", "", expires);
   const auto before = client_->read("expires");
   client_->wait_for_change("expires", before.revision, Deadline::after(60s), -1);

@@ -198,12 +198,12 @@ TEST(RankProcesses, AreEndedAtTheDeadlineWithWhatTheyWereDoing) {
                                       rank.note("looping");
                                       while (rank.rank() == 1) pause();
                                     },
-                                    {.deadline = 300ms});
+                                    {.deadline = 5000ms});
     if (outcomes[1].signal != SIGKILL) throw std::runtime_error("rank 1 was not killed");
   });
   ASSERT_EQ(failures.size(), 1u);
   EXPECT_THAT(failures[0],
-              AllOf(HasSubstr("2 ranks did not end within 300 ms"), HasSubstr("rank 0 of 2"),
+              AllOf(HasSubstr("2 ranks did not end within 5000 ms"), HasSubstr("rank 0 of 2"),
                     HasSubstr("ended"), HasSubstr("rank 1 of 2"), HasSubstr("S (sleeping)"),
                     HasSubstr("looping")));
 }

@@ -8,6 +8,10 @@
 
 namespace lockstep::testing {
 
+std::string died_before(const TestedBackend& backend) {
+  return backend.shares_memory ? "died before" : "(died|: its connection was lost) before";
+}
+
 std::string beginning(const TestedBackend& backend, const Rank& rank, std::string_view operation,
                       std::string_view origin) {
   return fmt::format("^\\[{}\\] {} #[0-9]+{}, rank {} of {}: ", backend.name, operation, origin,
@@ -39,7 +43,7 @@ void expect_lost(Rank& rank, ProcessGroup& group, int victim,
 }
 
 void expect_soon(const Rank& rank, int victim) {
-  EXPECT_LT(rank.since_end(victim), std::chrono::seconds(2));
+  EXPECT_LT(rank.since_end(victim), std::chrono::seconds(4));
   EXPECT_LT(rank.since_signal(victim), kLongBeforeTimeout);
 }
 

@@ -15,6 +15,12 @@ namespace lockstep::testing {
 // Half of the groups' timeout.
 inline constexpr std::chrono::seconds kLongBeforeTimeout{15};
 
+// For groups that are to time out: enough for busy ranks to join and begin.
+inline constexpr std::chrono::seconds kShortTimeout{5};
+
+// A pattern for what the messages say of a death. Over a network, the end of a connection comes
+// first, and a busy machine may take long to end the process.
+std::string died_before(const TestedBackend& backend);
 // A pattern for the beginning of the messages of this rank in such a call.
 std::string beginning(const TestedBackend& backend, const Rank& rank, std::string_view operation,
                       std::string_view origin = "");
@@ -25,7 +31,7 @@ std::string beginning_of_ring(const TestedBackend& backend, const Rank& rank);
 void expect_lost(Rank& rank, ProcessGroup& group, int victim,
                  const std::vector<std::string>& patterns, const std::function<void()>& function);
 
-// Expects, once this rank knows of the victim's death, that it has learnt of it soon: within two
+// Expects, once this rank knows of the victim's death, that it has learnt of it soon: within four
 // seconds in which no rank lacked a core, and long before the timeout in any case.
 void expect_soon(const Rank& rank, int victim);
 

@@ -197,7 +197,7 @@ TEST_F(PeerMonitorTest, NamesWhoDoesNotCome) {
   for (const int rank : {0, 2}) {
     threads.emplace_back([this, rank] {
       try {
-        join(rank, 4, 2s);
+        join(rank, 4, 5s);
         ADD_FAILURE() << "rank " << rank << " joined";
       } catch (const TimeoutError& error) {
         EXPECT_THAT(error.what(), HasSubstr("rank 1, 3 did not join within"));
@@ -232,20 +232,20 @@ TEST_F(PeerMonitorTest, WhatARankDoesOnceAllHaveConnectedIsNoFailureToConnect) {
 }
 
 TEST_F(PeerMonitorTest, NamesWhoDoesNotConnect) {
-  const auto monitors = join_all(3, 3s);
+  const auto monitors = join_all(3, 6s);
   monitors[1]->say_connected();
   try {
-    Joining(*monitors[0], "test", member(0, 3)).wait_for_all(Deadline::after(3s));
+    Joining(*monitors[0], "test", member(0, 3)).wait_for_all(Deadline::after(6s));
     FAIL() << "rank 2 has not connected";
   } catch (const TimeoutError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("rank 0 of 3: rank 2 did not connect within 3.0 s"));
+    EXPECT_THAT(error.what(), HasSubstr("rank 0 of 3: rank 2 did not connect within 6.0 s"));
     EXPECT_EQ(error.rank(), 2);
   }
 }
 
 TEST_F(PeerMonitorTest, ARankWithAnotherSecretIsRefused) {
   std::jthread rank_0([this] {
-    EXPECT_THAT([this] { PeerMonitor(member(0, 2, "right"), "test", Deadline::after(2s)); },
+    EXPECT_THAT([this] { PeerMonitor(member(0, 2, "right"), "test", Deadline::after(5s)); },
                 ThrowsMessage<TimeoutError>(
                     AllOf(HasSubstr("rank 1 did not join"), HasSubstr("knew another secret"))));
   });
