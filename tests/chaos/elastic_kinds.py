@@ -245,7 +245,7 @@ def _wakes_up(chance):
     """A moment before its time is over, or when it is about to be killed."""
     ranks = chance.randint(2, MOST_RANKS)
     member = chance.randrange(ranks)
-    timeout = 2
+    timeout = 5
     until = timeout + chance.uniform(-0.2, 0.6)
 
     def strike(job, _work):
@@ -331,7 +331,7 @@ def _interrupted(chance):
 
     def strike(job):
         job.signal(signal.SIGINT)
-        job.end(0.2)  # two at once are one
+        job.end(1)  # two at once are one
         job.signal(signal.SIGINT)
 
     # Longer than the job may take.

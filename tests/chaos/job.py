@@ -94,7 +94,7 @@ class Job:
                 pass
             ended_at = self._ended_at
         if ended_at:
-            self._readers[0].join(1)  # a process that was left behind may hold the pipe
+            self._readers[0].join(10)  # a process that was left behind may hold the pipe
         return ended_at
 
     def signal(self, number):
@@ -134,7 +134,7 @@ class Job:
                 pass  # it has ended
         return found
 
-    def left_behind(self, seconds=2, files=True):
+    def left_behind(self, seconds=10, files=True):
         """In words, what has not gone in this time: processes, and files in the job's TMPDIR."""
         deadline = time.monotonic() + seconds
         while True:

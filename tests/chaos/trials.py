@@ -10,7 +10,7 @@ import elastic
 import elastic_kinds
 import report
 import verdict
-from faults import FAULTS, RANKS
+from faults import FAULTS, RANKS, TIMED_OUT
 from job import PATIENCE, Job, NotThere
 from launchers import LAUNCHERS
 from machine import Missing
@@ -48,6 +48,8 @@ class FaultTrial:
         arguments = [f"backend={self.backend}", f"rank={guilty}", f"step={20 + number % 7}"]
         if fault.victim:
             arguments.append(f"fault={fault.victim}")
+        if fault.within != TIMED_OUT:
+            arguments.append("timeout=60")  # for busy machines; the fault ends the job sooner
         command = self.launcher.command(programs, RANKS, arguments)
         within = fault.within + self.launcher.slowness + verdict.slack
         with tempfile.TemporaryDirectory(prefix="lockstep-chaos-") as folder:

@@ -183,7 +183,7 @@ TEST_F(Agent, OthersEndWithinASecondEvenIfTheyIgnoreSigterm) {
   EXPECT_EQ(run_agent(options).exit_code, 1);
   const auto took = Deadline::Clock::now() - failed;
   EXPECT_GE(took, 450ms) << "they had no grace";
-  EXPECT_LE(took, 3s) << "500 ms of grace, and room for a busy machine";
+  EXPECT_LE(took, 9s) << "they had another grace, of 10 s";
   remove_files({"0", "1", "2"});
 }
 

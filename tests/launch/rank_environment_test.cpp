@@ -5,6 +5,7 @@
 #include <thread>
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include "lockstep/core/process/cpu.h"
 
@@ -26,13 +27,16 @@ TEST(CoreShares, LeavesTheRestToTheScheduler) {
 
 // Numbers that no machine's cores have, so that jobs on this one are left alone.
 TEST(CoreClaim, IsHeldByOneAtATime) {
+  const int one = 100'000 + 3 * ::getpid();
+  const int two = one + 1;
+  const int three = one + 2;
   {
-    const CoreClaim first({100001, 100002});
+    const CoreClaim first({one, two});
     EXPECT_TRUE(first.held());
-    EXPECT_FALSE(CoreClaim({100002, 100003}).held());
-    EXPECT_TRUE(CoreClaim({100003}).held()) << "a claim that fails must hold nothing";
+    EXPECT_FALSE(CoreClaim({two, three}).held());
+    EXPECT_TRUE(CoreClaim({three}).held()) << "a claim that fails must hold nothing";
   }
-  EXPECT_TRUE(CoreClaim({100001, 100002}).held());
+  EXPECT_TRUE(CoreClaim({one, two}).held());
 }
 
 TEST(CoreShares, PinsOnlyWhileNobodyElseDoes) {

@@ -327,7 +327,7 @@ void elastic_absence(const Arguments& arguments) {
           wait_until_told();
         },
         {.start_method = StartMethod::spawn,
-         .start_timeout = std::chrono::seconds(arguments.at(1) == "never" ? 60 : 3),
+         .start_timeout = std::chrono::seconds(arguments.at(1) == "never" ? 60 : 8),
          .elastic = ElasticOptions{
              .replacements = 1,
              .on_event = telling(arguments.at(1) == "never" ? "ended with code 0" : "no repl")}});

@@ -98,8 +98,9 @@ TEST_F(ElasticShards, ComeFromACheckpointIfRanksShareNoMemory) {
   const Words model{"model=mlp", "sharded=adam", "epochs=2"};
   const std::string text = expect_undisturbed(
       3, model, {"backend=gloo", "every=4", folder_in(folder), "die=1:update:7"});
-  EXPECT_THAT(text, HasSubstr("2 ranks go on after step 6, from the checkpoint of step 5: rank 1 "
-                              "had a share of the optimizer's state"));
+  // That of step 5 may not have been written yet.
+  EXPECT_THAT(text, ContainsRegex("2 ranks go on after step 6, from the checkpoint of step [45]: "
+                                  "rank 1 had a share of the optimizer's state"));
 }
 
 // There is one of the start.

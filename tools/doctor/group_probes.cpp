@@ -26,8 +26,8 @@
 namespace lockstep {
 namespace {
 
-// The timeout of trial groups: a working one needs milliseconds.
-constexpr std::chrono::milliseconds kTrialTimeout = std::chrono::seconds(5);
+// The timeout of trial groups: a working one needs milliseconds, and on a busy machine seconds.
+constexpr std::chrono::milliseconds kTrialTimeout = std::chrono::seconds(12);
 // Elements of a tensor that travels in the call's slot, and of one that needs several chunks. Few
 // enough that libtorch starts no threads for them.
 constexpr std::int64_t kFew = 3;

@@ -24,7 +24,7 @@ constexpr const char* kNoProgress = "";
 // The launcher answers at once, unless it is affected by the same problem as this error.
 constexpr std::chrono::seconds kErrorTimeout{5};
 // The only wait for a launcher that is stopped: it delays training once.
-constexpr std::chrono::milliseconds kProgressTimeout{100};
+constexpr std::chrono::seconds kProgressTimeout{2};
 
 std::string error_key(int rank) {
   return fmt::format("train/error/{}", rank);

@@ -85,14 +85,21 @@ class TrainCheckpoints : public ::testing::Test {
     }
   }
 
-  // Saves after each step, and loses the rank in the middle of the first epoch.
+  // Saves after each step, and loses the rank in the middle of the first epoch. Beside busy cores,
+  // this test may be too late for that.
   void lose_rank(int rank) const {
-    Program program(command(
-        {"--epochs", "2", "--checkpoint-dir", path("checkpoints"), "--checkpoint-every", "1"}));
-    ASSERT_TRUE(testing::eventually([&] { return newest_step() >= 20; }));
-    kill_rank(rank);
-    EXPECT_NE(program.wait(), 0);
-    EXPECT_THAT(program.out() + program.err(), Not(HasSubstr("epoch 1/2: mean loss")));
+    for (int attempt = 0; attempt < 3; ++attempt) {
+      remove_folder(path("checkpoints"));
+      Program program(command(
+          {"--epochs", "2", "--checkpoint-dir", path("checkpoints"), "--checkpoint-every", "1"}));
+      ASSERT_TRUE(testing::eventually([&] { return newest_step() >= 20; }));
+      kill_rank(rank);
+      const int code = program.wait();
+      if (newest_step() >= kStepsPerEpoch) continue;
+      EXPECT_NE(code, 0);
+      return;
+    }
+    FAIL() << "no rank was lost in the first epoch";
   }
 
   static std::int64_t first_step_in(const std::string& metrics) {
@@ -110,7 +117,6 @@ class TrainCheckpoints : public ::testing::Test {
 TEST_F(TrainCheckpoints, ATrainingWhoseRankIsKilledGoesOnAsIfItHadNotStopped) {
   const std::string uninterrupted = trained("uninterrupted", {"--epochs", "2"});
   for (const int rank : {0, 1}) {
-    remove_folder(path("checkpoints"));
     lose_rank(rank);
     const std::int64_t step = newest_step();
     ASSERT_LT(step, kStepsPerEpoch);

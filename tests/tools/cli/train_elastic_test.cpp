@@ -26,7 +26,7 @@ class TrainElastic : public TrainFixture {
                 "--data",
                 data(),
                 "--epochs",
-                "40",
+                "80",
                 "--microbatches",
                 "4",
                 "--batch-size",
@@ -62,7 +62,7 @@ TEST_F(TrainElastic, EndsWithTheNetOfOneProcess) {
   ASSERT_EQ(alone.code, 0) << alone.err;
   for (const int killed : {0, 1}) {
     Program job(elastic("1:2", 2, train({})));
-    job.wait_for("epoch 3/40: ");
+    job.wait_for("epoch 3/80: ");
     kill_member(killed);
     EXPECT_EQ(job.wait(), 0) << job.err();
     EXPECT_EQ(hash_in(job.out()), hash_in(alone.out)) << job.out() << job.err();
@@ -73,7 +73,7 @@ TEST_F(TrainElastic, EndsWithTheNetOfOneProcess) {
 TEST_F(TrainElastic, EndsWithTheNetOfOneProcessIfRanksHaveOneCopy) {
   const Ended alone = testing::run_to_end(train({}));
   Program job(elastic("1:2", 2, train({"--one-copy"})));
-  job.wait_for("epoch 3/40: ");
+  job.wait_for("epoch 3/80: ");
   kill_member(1);
   EXPECT_EQ(job.wait(), 0) << job.err();
   EXPECT_EQ(hash_in(job.out()), hash_in(alone.out)) << job.out() << job.err();

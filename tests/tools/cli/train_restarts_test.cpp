@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // `lockstep run --max-restarts` around a training that loses a rank: its net must have the bytes
 // that it has when nothing happens.
+#include <algorithm>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "support/free_port.h"
 #include "support/marked_processes.h"
 #include "tests/tools/cli/train_fixture.h"
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 namespace lockstep {
@@ -40,7 +44,7 @@ class TrainRestarts : public TrainFixture {
                       "--global-batch-size",
                       "4",
                       "--epochs",
-                      "2",
+                      "4",
                       "--checkpoint-dir",
                       path(name + "/checkpoints"),
                       "--checkpoint-every",
@@ -60,21 +64,29 @@ class TrainRestarts : public TrainFixture {
     return {std::istreambuf_iterator<char>(in), {}};
   }
 
+  // The step of the newest checkpoint; 0 if there is none.
+  int newest_step(const std::string& name) const {
+    int newest = 0;
+    std::error_code error;
+    for (fs::directory_iterator entry(path(name + "/checkpoints"), error), end;
+         !error && entry != end; entry.increment(error)) {
+      const std::string folder = entry->path().filename().string();
+      if (folder.starts_with("step-")) newest = std::max(newest, std::stoi(folder.substr(5)));
+    }
+    return newest;
+  }
+
   // Waits until the attempt has saved a checkpoint after `step`, and signals a rank of it.
   void signal_after(int step, const std::string& name, int attempt, int rank, int signal) const {
-    const auto saved = [&] {
-      std::error_code error;
-      for (fs::directory_iterator entry(path(name + "/checkpoints"), error), end;
-           !error && entry != end; entry.increment(error)) {
-        const std::string folder = entry->path().filename().string();
-        if (folder.starts_with("step-") && std::stoi(folder.substr(5)) > step) return true;
-      }
-      return false;
-    };
-    ASSERT_TRUE(testing::eventually(saved)) << "after step " << step;
-    const auto ranks = marked_.with(
-        {"RANK=" + std::to_string(rank), "TORCHELASTIC_RESTART_COUNT=" + std::to_string(attempt)});
-    ASSERT_EQ(ranks.size(), 1u);
+    std::vector<pid_t> ranks;
+    ASSERT_TRUE(testing::eventually([&] {
+      ranks = marked_.with(
+          {fmt::format("RANK={}", rank), fmt::format("TORCHELASTIC_RESTART_COUNT={}", attempt)});
+      return ranks.size() == 1;
+    }));
+    const int before = std::max(step, newest_step(name));
+    ASSERT_TRUE(testing::eventually([&] { return newest_step(name) > before; }))
+        << "after step " << before;
     ::kill(ranks[0], signal);
   }
 
