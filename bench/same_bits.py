@@ -42,7 +42,7 @@ def main():
     children.adopt_orphans()
     machine.choose_cores(options.ranks)  # as many as ranks, so that these are pinned
     kinds = {"ordinary": (), "microbatches": ("--microbatches", options.ranks)}
-    print("times of a step beside ordinary DDP: median of the rounds (least to most)")
+    print("time of a step, as a multiple of ordinary DDP's: median of the rounds (least to most)")
     for recipe in options.recipes:
         ratios = []
         for _ in range(options.rounds):

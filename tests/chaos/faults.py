@@ -8,7 +8,7 @@ import time
 import typing
 
 RANKS = 3
-TIMEOUT = 5  # seconds, of the victim's group
+TIMEOUT = 5  # seconds, of the victim's group, if the fault is to be noticed by it
 AT_ONCE = 3  # seconds from a death to the job's end, beside busy cores
 EVERYWHERE = ("run", "spawn", "torchrun", "mpirun")
 OURS = ("run", "spawn")

@@ -170,7 +170,7 @@ TEST_F(Agent, SaysThatASignalKilledARank) {
   EXPECT_THAT(result.failure->cause, StartsWith("killed by signal 9 (SIGKILL), "));
 }
 
-TEST_F(Agent, OthersEndWithinASecondEvenIfTheyIgnoreSigterm) {
+TEST_F(Agent, OthersEndSoonEvenIfTheyIgnoreSigterm) {
   Deadline::Clock::time_point failed;
   AgentOptions options{.ranks = 3};
   options.program = {"sh", "-c",
@@ -180,6 +180,7 @@ TEST_F(Agent, OthersEndWithinASecondEvenIfTheyIgnoreSigterm) {
   options.on_line = [&](const OutputLine& line) {
     if (line.text == "failing") failed = Deadline::Clock::now();
   };
+  EXPECT_EQ(options.stop_grace, 500ms);
   EXPECT_EQ(run_agent(options).exit_code, 1);
   const auto took = Deadline::Clock::now() - failed;
   EXPECT_GE(took, 450ms) << "they had no grace";

@@ -118,14 +118,14 @@ TEST(C10dStore, AFileThatEndsWithinAnEntryIsNamed) {
     const std::string path = rank.folder() + "/store";
     const auto written = make_file_store(path, 2, 30s);
     written->set("key", "value");
-    const auto store = make_file_store(path, 2, 500ms);
+    const auto store = make_file_store(path, 2, 2s);
     const std::uint64_t length_of_key = 20;
     std::ofstream(path, std::ios::app | std::ios::binary)
         .write(reinterpret_cast<const char*>(&length_of_key), sizeof length_of_key);
-    const std::vector<std::string> words = {path, "0.5 s", "remove the file"};
+    const std::vector<std::string> words = {path, "2.0 s", "remove the file"};
     expect_error<StoreSilent>("a get", words, [&] { store->get("key", Deadline::after(30s)); });
     expect_error<StoreSilent>("another rank", words,
-                              [&] { make_file_store(path, 2, 500ms)->set("other", "value"); });
+                              [&] { make_file_store(path, 2, 2s)->set("other", "value"); });
   });
 }
 

@@ -37,6 +37,6 @@ int count_descriptors();
 
 // Asks again every few milliseconds until the condition holds; false after the span.
 bool eventually(const std::function<bool()>& condition,
-                std::chrono::milliseconds span = std::chrono::seconds(90));
+                std::chrono::milliseconds span = std::chrono::seconds(50));
 
 }  // namespace lockstep::testing

@@ -63,7 +63,7 @@ class WithoutWarnings : private libtorch::WarningReceiver {
 };
 
 constexpr int kTrialRanks = 2;
-constexpr unsigned kSecondsToLive = 15;
+constexpr unsigned kSecondsToLive = 30;
 
 // Ends a rank that hangs where the group's timeout does not apply, such as in libtorch.
 void die_if_stuck() {

@@ -12,7 +12,7 @@
 
 namespace lockstep::testing {
 
-// Half of the groups' timeout.
+// Half of the groups' usual timeout.
 inline constexpr std::chrono::seconds kLongBeforeTimeout{15};
 
 // For groups that are to time out: enough for busy ranks to join and begin.
