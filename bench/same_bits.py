@@ -22,6 +22,7 @@ def arguments():
                                      epilog="Leave the machine idle meanwhile.")
     parser.add_argument("recipes", nargs="*", metavar="RECIPE", default=["mlp", "cnn"],
                         help="mlp and cnn by default")
+    parser.add_argument("--data", metavar="PATH", help="as of lockstep train; fewer images suffice")
     parser.add_argument("--ranks", type=int, default=2, help="one for each core; 2 by default")
     parser.add_argument("--epochs", type=int, default=3, help="3 by default; the median one counts")
     parser.add_argument("--rounds", type=int, default=5,
@@ -41,13 +42,14 @@ def main():
     options = arguments()
     children.adopt_orphans()
     machine.choose_cores(options.ranks)  # as many as ranks, so that these are pinned
-    kinds = {"ordinary": (), "microbatches": ("--microbatches", options.ranks)}
+    common = ["--epochs", options.epochs, *(("--data", options.data) if options.data else ())]
+    kinds = {"ordinary": common, "microbatches": [*common, "--microbatches", options.ranks]}
     print("time of a step, as a multiple of ordinary DDP's: median of the rounds (least to most)")
     for recipe in options.recipes:
         ratios = []
         for _ in range(options.rounds):
-            rates = {kind: trainings.train(options.lockstep, recipe, options.ranks, "--epochs",
-                                           options.epochs, *flags)["samples_per_second"]
+            rates = {kind: trainings.train(options.lockstep, recipe, options.ranks,
+                                           *flags)["samples_per_second"]
                      for kind, flags in kinds.items()}
             ratios.append(rates["ordinary"] / rates["microbatches"])
         print(f"{recipe:18} {statistics.median(ratios):.3f} "
