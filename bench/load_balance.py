@@ -17,7 +17,6 @@ import subprocess
 
 import children
 import machine
-import programs
 import trainings
 
 PR_SET_PDEATHSIG = 1
@@ -28,7 +27,6 @@ def arguments():
         prog="bench/load_balance.py", description=__doc__,
         epilog="The ideal split takes the speeds to be 1, and 1/2 for the disturbed rank. Leave the "
                "machine idle meanwhile.")
-    parser.add_argument("--ranks", type=int, default=2, help="one for each core; 2 by default")
     parser.add_argument("--recipe", default="cnn", help="cnn by default")
     parser.add_argument("--microbatches", type=int, metavar="V",
                         help="by default a number that the ideal split divides")
@@ -37,17 +35,10 @@ def arguments():
     parser.add_argument("--epochs", type=int, default=3,
                         help="3 by default; the median one counts, as the first one also has the "
                              "steps before the shares change")
-    parser.add_argument("--rounds", type=int, default=3,
-                        help="measure everything so often, alternating; 3 by default")
-    parser.add_argument("--lockstep", metavar="PATH",
-                        help="measure this program instead of the one of a release build")
+    trainings.add_options(parser, rounds=3)
     options = parser.parse_args()
-    if options.ranks < 2 or options.ranks > len(os.sched_getaffinity(0)):
-        parser.error(f"--ranks: from 2 to {len(os.sched_getaffinity(0))}, the cores")
+    trainings.check_options(parser, options)
     options.microbatches = options.microbatches or 4 * (2 * options.ranks - 1)
-    options.lockstep = programs.find_lockstep(options.lockstep)
-    if not options.lockstep:
-        parser.error("there is no such program, or no release build")
     return options
 
 

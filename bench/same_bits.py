@@ -13,7 +13,6 @@ import statistics
 
 import children
 import machine
-import programs
 import trainings
 
 
@@ -23,18 +22,10 @@ def arguments():
     parser.add_argument("recipes", nargs="*", metavar="RECIPE", default=["mlp", "cnn"],
                         help="mlp and cnn by default")
     parser.add_argument("--data", metavar="PATH", help="as of lockstep train; fewer images suffice")
-    parser.add_argument("--ranks", type=int, default=2, help="one for each core; 2 by default")
     parser.add_argument("--epochs", type=int, default=3, help="3 by default; the median one counts")
-    parser.add_argument("--rounds", type=int, default=5,
-                        help="measure both so often, alternating; 5 by default")
-    parser.add_argument("--lockstep", metavar="PATH",
-                        help="measure this program instead of the one of a release build")
+    trainings.add_options(parser, rounds=5)
     options = parser.parse_args()
-    if options.ranks < 2 or options.ranks > len(os.sched_getaffinity(0)):
-        parser.error(f"--ranks: from 2 to {len(os.sched_getaffinity(0))}, the cores")
-    options.lockstep = programs.find_lockstep(options.lockstep)
-    if not options.lockstep:
-        parser.error("there is no such program, or no release build")
+    trainings.check_options(parser, options)
     return options
 
 
