@@ -10,6 +10,7 @@
 #include "support/marked_processes.h"
 #include "support/program.h"
 #include "support/temporary_folder.h"
+#include "tests/tools/cli/newest_step.h"
 #include "tests/tools/recipes/tiny_images.h"
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
@@ -65,19 +66,7 @@ class TrainCheckpoints : public ::testing::Test {
     return {std::istreambuf_iterator<char>(in), {}};
   }
 
-  // Of the newest checkpoint with a name, as a training that goes on finds it; 0 if there is none.
-  // The link `latest` moves a moment after the checkpoint has its name.
-  std::int64_t newest_step() const {
-    std::int64_t newest = 0;
-    std::error_code error;
-    for (fs::directory_iterator entry(path("checkpoints"), error), end; !error && entry != end;
-         entry.increment(error)) {
-      const std::string name = entry->path().filename().string();
-      if (name.starts_with("step-"))
-        newest = std::max<std::int64_t>(newest, std::stoll(name.substr(5)));
-    }
-    return newest;
-  }
+  std::int64_t newest_step() const { return testing::newest_step(path("checkpoints")); }
 
   void kill_rank(int rank) const {
     for (const pid_t pid : marked_.with({"RANK=" + std::to_string(rank)})) {

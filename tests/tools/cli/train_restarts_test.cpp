@@ -3,6 +3,7 @@
 // that it has when nothing happens.
 #include <algorithm>
 #include <csignal>
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -12,6 +13,7 @@
 
 #include "support/free_port.h"
 #include "support/marked_processes.h"
+#include "tests/tools/cli/newest_step.h"
 #include "tests/tools/cli/train_fixture.h"
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -64,28 +66,18 @@ class TrainRestarts : public TrainFixture {
     return {std::istreambuf_iterator<char>(in), {}};
   }
 
-  // The step of the newest checkpoint; 0 if there is none.
-  int newest_step(const std::string& name) const {
-    int newest = 0;
-    std::error_code error;
-    for (fs::directory_iterator entry(path(name + "/checkpoints"), error), end;
-         !error && entry != end; entry.increment(error)) {
-      const std::string folder = entry->path().filename().string();
-      if (folder.starts_with("step-")) newest = std::max(newest, std::stoi(folder.substr(5)));
-    }
-    return newest;
-  }
-
   // Waits until the attempt has saved a checkpoint after `step`, and signals a rank of it.
-  void signal_after(int step, const std::string& name, int attempt, int rank, int signal) const {
+  void signal_after(std::int64_t step, const std::string& name, int attempt, int rank,
+                    int signal) const {
     std::vector<pid_t> ranks;
     ASSERT_TRUE(testing::eventually([&] {
       ranks = marked_.with(
           {fmt::format("RANK={}", rank), fmt::format("TORCHELASTIC_RESTART_COUNT={}", attempt)});
       return ranks.size() == 1;
     }));
-    const int before = std::max(step, newest_step(name));
-    ASSERT_TRUE(testing::eventually([&] { return newest_step(name) > before; }))
+    const std::string checkpoints = path(name + "/checkpoints");
+    const std::int64_t before = std::max(step, testing::newest_step(checkpoints));
+    ASSERT_TRUE(testing::eventually([&] { return testing::newest_step(checkpoints) > before; }))
         << "after step " << before;
     ::kill(ranks[0], signal);
   }
